@@ -1,0 +1,7 @@
+"""The server's side: attacks that see an observation and nothing else."""
+
+from leakscope.attacks.labels import recover_labels
+from leakscope.attacks.optimisation import Checkpoint, Optimisation, Stop
+from leakscope.attacks.registry import ATTACKS, attack, register_attack
+
+__all__ = ["ATTACKS", "Checkpoint", "Optimisation", "Stop", "attack", "recover_labels", "register_attack"]

@@ -1,0 +1,106 @@
+"""Label sources: what an optimisation attack takes the labels to be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from leakscope.errors import NotApplicable, UnknownName
+from leakscope.functional import labels as rules
+from leakscope.types import Observation
+
+__all__ = ["LABEL_RULES", "LabelGuess", "LabelSource", "idlg", "joint", "known_or_recovered", "recover_labels"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelGuess:
+    """``values`` are (B,) class indices, or (B, K) logits to be optimised together with the images."""
+
+    values: Tensor
+    source: str
+
+    @property
+    def soft(self) -> bool:
+        return self.values.is_floating_point()
+
+
+LabelSource = Callable[[Observation, torch.Generator], LabelGuess]
+
+
+def known_or_recovered(observation: Observation, generator: torch.Generator) -> LabelGuess:
+    """The labels if this server knows them; else read off the gradient by the first rule that applies."""
+    if observation.labels is not None:
+        return LabelGuess(values=observation.labels, source="known")
+    reasons: list[str] = []
+    for name in ("counting", "idlg", "gradinversion"):
+        try:
+            return LabelGuess(values=recover_labels(observation, name), source=name)
+        except NotApplicable as reason:
+            reasons.append(f"{name}: {reason}")
+    raise NotApplicable("The labels are hidden and no rule recovers them. " + " ".join(reasons))
+
+
+def idlg(observation: Observation, generator: torch.Generator) -> LabelGuess:
+    """iDLG's rule, whether or not the labels are known."""
+    return LabelGuess(values=recover_labels(observation, "idlg"), source="idlg")
+
+
+def joint(observation: Observation, generator: torch.Generator) -> LabelGuess:
+    """Soft labels from N(0, 1) logits, optimised together with the images (DLG)."""
+    shape = (observation.batch_size, observation.input.num_classes)
+    return LabelGuess(values=torch.randn(shape, generator=generator), source="joint")
+
+
+def recover_labels(observation: Observation, rule: str = "counting") -> Tensor:
+    """The batch's labels, (B,), read off the gradient of the classifier by ``rule``; see :data:`LABEL_RULES`."""
+    if rule not in LABEL_RULES:
+        raise UnknownName("label rule", rule, LABEL_RULES)
+    return LABEL_RULES[rule](observation).to(observation.model.device)
+
+
+def _head(observation: Observation) -> tuple[str, str | None]:
+    head = observation.model.anatomy.classifier
+    if head is None:
+        raise NotApplicable(f"The classifier of {observation.model.name} is not known.")
+    if head.weight not in observation.signal:
+        raise NotApplicable(f"The gradient of the classifier '{head.weight}' is not in the signal.")
+    return head.weight, head.bias
+
+
+def _idlg(observation: Observation) -> Tensor:
+    weight, _ = _head(observation)
+    if observation.batch_size != 1:
+        raise NotApplicable(f"iDLG's rule holds for one sample; this batch has {observation.batch_size}.")
+    return rules.idlg(observation.signal[weight].flatten(1))
+
+
+def _minimum(observation: Observation) -> Tensor:
+    weight, _ = _head(observation)
+    return rules.minimum_rule(observation.signal[weight].flatten(1), observation.batch_size)
+
+
+def _counting(observation: Observation) -> Tensor:
+    weight, bias = _head(observation)
+    if bias is None or bias not in observation.signal:
+        raise NotApplicable("Counting needs the gradient of the classifier's bias, which is not in the signal.")
+    size = observation.batch_size
+    scale = 1 / size if getattr(observation.protocol, "reduction", "mean") == "sum" else 1.0
+    parameters = dict(observation.model.named_parameters())
+    return rules.counting(
+        observation.signal[weight].flatten(1) * scale,
+        observation.signal[bias] * scale,
+        parameters[weight].detach().flatten(1),
+        parameters[bias].detach(),
+        size,
+    )
+
+
+LABEL_RULES: Final[Mapping[str, Callable[[Observation], Tensor]]] = {
+    "counting": _counting,
+    "gradinversion": _minimum,
+    "idlg": _idlg,
+}

@@ -1,0 +1,128 @@
+"""One member of a population: its guess, its optimiser, and the best point it has measured."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from leakscope.attacks.differentiate import Differentiate, Problem
+from leakscope.attacks.optimisation import Optimisation, Stop
+from leakscope.attacks.terms import Candidate
+from leakscope.random import fork
+from leakscope.types import Observation, Outcome, Status
+
+__all__ = ["Member"]
+
+
+@final
+class Member:
+    """State of one restart. ``inputs`` are normalised images; label logits are optimised beside them if soft."""
+
+    def __init__(
+        self, index: int, attack: Optimisation, observation: Observation, generator: torch.Generator
+    ) -> None:
+        model = observation.model
+        like: dict[str, Any] = {"device": model.device, "dtype": model.dtype}
+        shape = (observation.batch_size, *observation.input.shape)
+        guess = attack.labels(observation, fork(generator, f"restart/{index}/labels"))
+        start = attack.init(shape, fork(generator, f"restart/{index}/init"))
+        self.index = index
+        self.label_source = guess.source
+        self._attack, self._model = attack, model
+        self._inputs = start.to(**like).requires_grad_()
+        self._labels = guess.values.to(**like).requires_grad_() if guess.soft else guess.values.to(model.device)
+        self.leaves = [self._inputs, self._labels] if guess.soft else [self._inputs]
+        if attack.project is not None:
+            self._inputs.data.copy_(attack.project(self._inputs.data, model))
+        self._optimiser = attack.optimiser.build(self.leaves)
+        self.best = math.inf
+        self._best_leaves = [leaf.detach().clone() for leaf in self.leaves]
+        self._improved_at, self._mark = 0, math.inf
+        self.trace: list[float] = []
+        self.outcome: Outcome | None = None
+
+    def candidate(self, peers: tuple[Tensor, ...] = ()) -> Candidate:
+        """The current guess, with a fresh graph back to the leaves."""
+        return Candidate(
+            images=self._model.denormalise(self._inputs),
+            inputs=self._inputs,
+            labels=self._labels.softmax(dim=1) if self._labels.is_floating_point() else self._labels,
+            peers=peers,
+        )
+
+    def images(self) -> Tensor:
+        """The best measured images as pixels in [0, 1]."""
+        return self._model.denormalise(self._best_leaves[0]).clamp(0, 1)
+
+    def labels(self) -> Tensor:
+        """Class indices at the best measured point."""
+        return self._best_leaves[1].argmax(dim=1) if len(self.leaves) > 1 else self._labels
+
+    def advance(self, step: int, problem: Problem, differentiate: Differentiate, peers: tuple[Tensor, ...]) -> None:
+        """One optimiser step: one replay for first-order optimisers, several inside L-BFGS."""
+        progress = step / self._attack.steps
+        for group in self._optimiser.param_groups:
+            group["lr"] = self._attack.optimiser.lr * self._attack.schedule(progress)
+        measured: list[float] = []
+
+        def closure() -> float:
+            loss, gradients = differentiate(problem, self.leaves, lambda: self.candidate(peers), progress)
+            measured.append(float(loss))
+            self._keep(measured[-1])
+            for leaf, gradient in zip(self.leaves, gradients, strict=True):
+                leaf.grad = gradient
+            for transform in self._attack.transforms:
+                self._inputs.grad = transform(self._inputs.grad)
+            return measured[-1]
+
+        self._optimiser.step(closure)
+        if self._attack.project is not None:
+            self._inputs.data.copy_(self._attack.project(self._inputs.data, self._model))
+        self.trace.append(measured[0])
+        self.outcome = self._ended(step, self._attack.stop)
+
+    def _keep(self, loss: float) -> None:
+        if loss < self.best:
+            self.best = loss
+            for kept, leaf in zip(self._best_leaves, self.leaves, strict=True):
+                kept.copy_(leaf.detach())
+
+    def _ended(self, step: int, stop: Stop) -> Outcome | None:
+        if not math.isfinite(self.trace[-1]) or not all(bool(torch.isfinite(leaf).all()) for leaf in self.leaves):
+            kept = "the best point before it is kept" if math.isfinite(self.best) else "nothing was ever measured"
+            return Outcome(status=Status.DIVERGED, message=f"Not a number at step {step}: {kept}.")
+        if stop.target is not None and self.best <= stop.target:
+            return Outcome(status=Status.TARGET_REACHED, message=f"Loss {self.best:.3g} reached at step {step}.")
+        if self.best < self._mark * (1 - stop.tolerance):
+            self._improved_at, self._mark = step, self.best
+        elif stop.patience is not None and step - self._improved_at >= stop.patience:
+            return Outcome(
+                status=Status.PLATEAU, message=f"No progress since step {self._improved_at}, at loss {self.best:.3g}."
+            )
+        return None
+
+    def state(self) -> dict[str, Any]:
+        """Everything a resumed run needs to go on with the same bits; tensors and plain values only."""
+        return {
+            "leaves": [leaf.detach() for leaf in self.leaves],
+            "best_leaves": self._best_leaves,
+            "optimiser": self._optimiser.state_dict(),
+            "best": self.best,
+            "plateau": [self._improved_at, self._mark],
+            "trace": self.trace,
+            "outcome": None if self.outcome is None else [self.outcome.status.value, self.outcome.message],
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        for mine, saved in zip(self.leaves, state["leaves"], strict=True):
+            mine.data.copy_(saved)
+        for mine, saved in zip(self._best_leaves, state["best_leaves"], strict=True):
+            mine.copy_(saved)
+        self._optimiser.load_state_dict(state["optimiser"])
+        self.best, (self._improved_at, self._mark) = state["best"], state["plateau"]
+        self.trace = list(state["trace"])
+        ended = state["outcome"]
+        self.outcome = None if ended is None else Outcome(status=Status(ended[0]), message=ended[1])

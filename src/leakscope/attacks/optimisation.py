@@ -1,0 +1,92 @@
+"""An optimisation attack as a value: terms, and the parts of the loop that minimises them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, final
+
+import torch
+
+from leakscope.attacks.labels import LabelSource, known_or_recovered
+from leakscope.attacks.parts import (
+    Initialiser,
+    OptimiserSpec,
+    Projection,
+    Schedule,
+    Transform,
+    adam,
+    constant,
+    normal,
+)
+from leakscope.attacks.terms import Weighted
+from leakscope.errors import BadInput
+from leakscope.types import Callback, Observation, Reconstruction
+
+__all__ = ["Checkpoint", "Optimisation", "Stop"]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """When to stop before the last step.
+
+    ``seconds``: the budget of the whole attack. ``target``: a loss low enough. ``patience``: steps without the best
+    loss falling by more than a ``tolerance`` share of itself.
+    """
+
+    seconds: float | None = None
+    target: float | None = None
+    patience: int | None = None
+    tolerance: float = 1e-4
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """Where a run keeps its state, and how many seconds of work a kill may cost. The same run resumes from it."""
+
+    folder: Path
+    every: float = 10.0
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Optimisation:
+    """Minimise Σ weight · term over images (and labels), from ``population`` starts; keep the lowest loss *measured*.
+
+    ``gradient``: ``"exact"`` (double backward), ``"fast"`` (one-sided difference in the weights; checked against the
+    exact one at the start, which takes over if they disagree), or ``"auto"``: fast for first-order optimisers.
+    ``workers``: processes to spread restarts over; ``checkpoint`` and ``workers`` do not belong to the method.
+    """
+
+    terms: tuple[Weighted, ...]
+    steps: int
+    labels: LabelSource = known_or_recovered
+    init: Initialiser = normal
+    optimiser: OptimiserSpec = field(default_factory=lambda: adam(0.1))
+    schedule: Schedule = constant
+    transforms: tuple[Transform, ...] = ()
+    project: Projection | None = None
+    population: int = 1
+    stop: Stop = field(default_factory=Stop)
+    gradient: Literal["auto", "exact", "fast"] = "auto"
+    workers: int = 1
+    checkpoint: Checkpoint | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("steps", self.steps), ("population", self.population), ("workers", self.workers)):
+            if value < 1:
+                raise BadInput(f"{name} is {value}; it must be at least 1.")
+        if self.gradient not in ("auto", "exact", "fast"):
+            raise BadInput(f"gradient is '{self.gradient}'; accepted: 'auto', 'exact' or 'fast'.")
+        if not self.terms:
+            raise BadInput("There is nothing to minimise: at least one term is needed.")
+
+    def __call__(
+        self, observation: Observation, *, generator: torch.Generator, callback: Callback | None = None
+    ) -> Reconstruction:
+        """Attack ``observation``. A Ctrl-C ends the run early and keeps what it has found."""
+        from leakscope.attacks.population import run  # the loop needs this type; this type only starts the loop
+
+        return run(self, observation, generator=generator, callback=callback)

@@ -1,0 +1,1 @@
+"""Published optimisation attacks, one per file, each a value over the one engine."""

@@ -1,0 +1,30 @@
+"""DLG: Zhu et al., NeurIPS 2019, and iDLG: Zhao et al., 2020."""
+
+from leakscope.attacks.labels import LabelSource, idlg, joint
+from leakscope.attacks.optimisation import Optimisation, Stop
+from leakscope.attacks.parts import lbfgs
+from leakscope.attacks.registry import register_attack
+from leakscope.attacks.terms import Match, Weighted
+from leakscope.functional.distances import squared_l2
+
+
+@register_attack("dlg", cites="zhu2019")
+def deep_leakage(*, steps: int = 300, lr: float = 1.0) -> Optimisation:
+    """Squared distance of gradients, images and soft labels together, L-BFGS."""
+    return _leakage(joint, steps=steps, lr=lr)
+
+
+@register_attack("idlg", cites="zhao2020")
+def improved_deep_leakage(*, steps: int = 300, lr: float = 1.0) -> Optimisation:
+    """DLG with the label read off the classifier's gradient first; one image."""
+    return _leakage(idlg, steps=steps, lr=lr)
+
+
+def _leakage(labels: LabelSource, *, steps: int, lr: float) -> Optimisation:
+    return Optimisation(
+        terms=(Weighted(term=Match(squared_l2)),),
+        labels=labels,
+        optimiser=lbfgs(lr),
+        stop=Stop(patience=20),
+        steps=steps,
+    )

@@ -1,0 +1,19 @@
+"""Everything an optimisation attack can minimise."""
+
+from leakscope.attacks.terms.base import Bound, Candidate, Evaluation, Term, Weighted
+from leakscope.attacks.terms.matching import Match, TagDistance
+from leakscope.attacks.terms.priors import ImageNorm, TotalVariation
+from leakscope.attacks.terms.statistics import RunningStatistics
+
+__all__ = [
+    "Bound",
+    "Candidate",
+    "Evaluation",
+    "ImageNorm",
+    "Match",
+    "RunningStatistics",
+    "TagDistance",
+    "Term",
+    "TotalVariation",
+    "Weighted",
+]

@@ -1,0 +1,87 @@
+"""FedSGD: the client sends the gradient of its loss on one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Literal, final
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - the field's own abbreviation
+
+from leakscope.errors import BadInput
+from leakscope.models import VisionModel
+from leakscope.random import global_draws
+from leakscope.types import Signal
+
+__all__ = ["FedSGD"]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FedSGD:
+    """g = ∇θ L(x, y), with L the cross-entropy over the batch.
+
+    ``mode``: ``"train"`` runs BatchNorm on batch statistics, as training clients do; ``"eval"`` on running ones.
+    ``share_buffers``: whether the updated running statistics are sent along (in train mode; they do not move in eval).
+    ``stochastic``: whether dropout and its kin are active in train mode. Their masks are the client's own: a replay
+    without a generator runs with them off.
+    """
+
+    mode: Literal["train", "eval"] = "eval"
+    reduction: Literal["mean", "sum"] = "mean"
+    share_buffers: bool = False
+    stochastic: bool = False
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("train", "eval"):
+            raise BadInput(f"mode is '{self.mode}'; accepted: 'train' or 'eval'.")
+        if self.reduction not in ("mean", "sum"):
+            raise BadInput(f"reduction is '{self.reduction}'; accepted: 'mean' or 'sum'.")
+
+    def leaves(self, model: VisionModel) -> dict[str, Tensor]:
+        """The trainable parameters as leaves of a new graph, sharing memory with the model's own."""
+        return {n: p.detach().requires_grad_() for n, p in model.named_parameters() if p.requires_grad}
+
+    def loss(
+        self,
+        model: VisionModel,
+        images: Tensor,
+        labels: Tensor,
+        *,
+        parameters: Mapping[str, Tensor],
+        buffers: Mapping[str, Tensor] | None = None,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """The client's training loss at other ``parameters``, a scalar; the model stays as it was.
+
+        In train mode the running statistics are updated in ``buffers``, or in copies that are thrown away.
+        """
+        stochastic = self.stochastic and generator is not None
+        draws = nullcontext() if generator is None else global_draws(generator)
+        with model.mode(self.mode == "train", stochastic=stochastic), draws:
+            logits = model.functional(parameters, self._buffers(model) if buffers is None else buffers, images)
+        return F.cross_entropy(logits, labels, reduction=self.reduction)
+
+    def replay(
+        self,
+        model: VisionModel,
+        images: Tensor,
+        labels: Tensor,
+        *,
+        create_graph: bool = False,
+        generator: torch.Generator | None = None,
+    ) -> Signal:
+        """The gradient by parameter name, and the new running statistics by buffer name where they are shared."""
+        parameters, buffers = self.leaves(model), self._buffers(model)
+        loss = self.loss(model, images, labels, parameters=parameters, buffers=buffers, generator=generator)
+        gradients = torch.autograd.grad(loss, list(parameters.values()), create_graph=create_graph, allow_unused=True)
+        # A parameter the forward pass never used has no gradient, and no client sends one.
+        signal = {name: g for name, g in zip(parameters, gradients, strict=True) if g is not None}
+        return signal | buffers if self.share_buffers else signal
+
+    def _buffers(self, model: VisionModel) -> dict[str, Tensor]:
+        """Copies of the buffers for a forward pass to write in; none in eval mode, where nothing is written."""
+        return {n: b.clone() for n, b in model.named_buffers()} if self.mode == "train" else {}

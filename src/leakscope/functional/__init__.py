@@ -1,0 +1,1 @@
+"""Pure tensor maths without state: distances, image priors, label recovery, matching."""

@@ -1,0 +1,70 @@
+"""Distances between two signals, given as sequences of tensors in the same order. Each returns a scalar."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+__all__ = ["cosine", "squared_l2", "tag"]
+
+Tensors = Sequence[Tensor]
+
+
+def squared_l2(replayed: Tensors, observed: Tensors) -> Tensor:
+    """Σ_l ‖g_l − g*_l‖² (DLG; GradViT)."""
+    return _sum((a - b).square().sum() for a, b in zip(replayed, observed, strict=True))
+
+
+def cosine(replayed: Tensors, observed: Tensors) -> Tensor:
+    """1 − ⟨g, g*⟩ / (‖g‖ ‖g*‖) over the concatenation of all layers (Inverting Gradients).
+
+    A signal of zero norm has no direction: the distance is then 1, with zero gradient.
+    """
+    return _Cosine.apply(len(observed), *replayed, *observed)  # type: ignore[no-any-return]
+
+
+def tag(replayed: Tensors, observed: Tensors, *, alpha: float, decay: float) -> Tensor:
+    """Σ_l w_l (‖g_l − g*_l‖₂² + α ‖g_l − g*_l‖₁), w_l = exp(−decay · l / L): early layers weigh most (TAG)."""
+    count = max(len(observed), 1)
+    terms: list[Tensor] = []
+    for index, (a, b) in enumerate(zip(replayed, observed, strict=True)):
+        gap = a - b
+        terms.append((gap.square().sum() + alpha * gap.abs().sum()) * math.exp(-decay * index / count))
+    return _sum(terms)
+
+
+class _Cosine(torch.autograd.Function):
+    """The derivative is c₁ g* + c₂ g: written out, it takes half the passes over memory that autograd would."""
+
+    @staticmethod
+    def forward(ctx: Any, count: int, *tensors: Tensor) -> Tensor:
+        mine, theirs = tensors[:count], tensors[count:]
+        inner = _sum(_dot(a, b) for a, b in zip(mine, theirs, strict=True))
+        own = _sum(_dot(a, a) for a in mine)
+        product = (own * _sum(_dot(b, b) for b in theirs)).sqrt()
+        defined = bool(product > 0)
+        ctx.save_for_backward(*tensors)
+        ctx.coefficients = (float(-1 / product), float(inner / (product * own))) if defined else (0.0, 0.0)
+        return 1 - inner / product if defined else torch.ones_like(inner)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        tensors = ctx.saved_tensors
+        count = len(tensors) // 2
+        towards, along = (float(upstream) * c for c in ctx.coefficients)
+        pairs = zip(tensors[:count], tensors[count:], strict=True)
+        return (None, *(torch.mul(b, towards).add_(a, alpha=along) for a, b in pairs), *(None,) * count)
+
+
+def _dot(a: Tensor, b: Tensor) -> Tensor:
+    return torch.dot(a.reshape(-1), b.reshape(-1))
+
+
+def _sum(terms: Iterable[Tensor]) -> Tensor:
+    return torch.stack(list(terms)).sum()

@@ -1,0 +1,28 @@
+"""Image priors: what makes (B, C, H, W) images look natural. Each returns a scalar."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+__all__ = ["l2_norm", "total_variation", "total_variation_l2"]
+
+
+def total_variation(images: Tensor) -> Tensor:
+    """mean|∂_w x| + mean|∂_h x|: the anisotropic form of Inverting Gradients and the feasibility study."""
+    across = images[..., :, 1:] - images[..., :, :-1]
+    down = images[..., 1:, :] - images[..., :-1, :]
+    return across.abs().mean() + down.abs().mean()
+
+
+def total_variation_l2(images: Tensor) -> Tensor:
+    """Σ over four directions of ‖∂ x‖₂, unsquared, diagonals included (DeepInversion, GradInversion, GradViT)."""
+    across = images[..., :, 1:] - images[..., :, :-1]
+    down = images[..., 1:, :] - images[..., :-1, :]
+    falling = images[..., 1:, 1:] - images[..., :-1, :-1]
+    rising = images[..., :-1, 1:] - images[..., 1:, :-1]
+    return across.norm() + down.norm() + falling.norm() + rising.norm()
+
+
+def l2_norm(images: Tensor) -> Tensor:
+    """The mean over images of ‖x‖₂ (DeepInversion's l2 prior)."""
+    return images.flatten(1).norm(dim=1).mean()
