@@ -6,6 +6,7 @@ import math
 from statistics import fmean, median, stdev
 from typing import Any
 
+from rich import box
 from rich.table import Table
 
 __all__ = ["AGREES", "METRICS", "TOOLS", "Row", "line", "summary", "table"]
@@ -60,9 +61,10 @@ def _means(answers: list[Row]) -> Row:
 def table(run: Row) -> Table:
     """One row per tool, with means per image and memory in MiB; the comparison stands below."""
     total = run["summary"]
-    title = f"{run['attack']} on {run['model']}, {run['steps']} steps, {total['images']} images"
-    shown = Table(title=title, title_justify="left")
-    for heading in ("", "s", "CPU s", "ms/step", "peak", "attack", "PSNR", "SSIM", "LPIPS", "exact"):
+    versions = " and ".join(f"{tool} {run['workers'][tool]['version']}" for tool in TOOLS)
+    title = f"{run['attack']} on {run['model']}, {run['steps']} steps, {total['images']} images: {versions}"
+    shown = Table(title=title, title_justify="left", caption_justify="left", box=box.SIMPLE_HEAD)
+    for heading in ("", "s", "ms/step", "peak", "attack", "PSNR", "SSIM", "LPIPS", "exact"):
         shown.add_column(heading, justify="left" if not heading else "right", no_wrap=True)
     if not total["images"]:
         shown.caption = f"No image finished with both tools; failed: {total['failed']}."
@@ -70,9 +72,8 @@ def table(run: Row) -> Table:
     for tool in TOOLS:
         mean = total[tool]
         shown.add_row(
-            f"{tool} {run['workers'][tool]['version']}",
+            tool,
             f"{mean['seconds']:.1f}",
-            f"{mean['cpu_seconds']:.1f}",
             f"{1e3 * mean['seconds_per_step']:.1f}",
             f"{mean['peak_bytes'] / 2**20:.0f}",
             f"{mean['attack_bytes'] / 2**20:.0f}",

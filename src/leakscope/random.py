@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import torch
@@ -21,7 +21,7 @@ def fork(generator: torch.Generator, path: str) -> torch.Generator:
 
 
 @contextmanager
-def global_draws(generator: torch.Generator) -> Iterator[None]:
+def global_draws(generator: torch.Generator) -> Generator[None]:
     """Let layers that can only draw from torch's global generator (dropout) draw from ``generator``'s state."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int.from_bytes(hashlib.blake2b(_state(generator), digest_size=7).digest(), "little"))

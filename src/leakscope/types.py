@@ -10,7 +10,6 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import torch
@@ -160,7 +159,7 @@ class Observation:
     defences: tuple[Defence, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "signal", MappingProxyType(dict(self.signal)))
+        object.__setattr__(self, "signal", dict(self.signal))
 
     def require(self, *needed: Knows) -> None:
         """Raise :class:`MissingKnowledge` before any work if this server lacks something an attack needs."""
@@ -175,7 +174,7 @@ class Observation:
     def batch_size(self) -> int:
         """The number of images, for attacks that need it."""
         self.require(Knows.BATCH_SIZE)
-        assert self.input.batch_size is not None  # noqa: S101 - observe() fills it in whenever it is known
+        assert self.input.batch_size is not None
         return self.input.batch_size
 
     @property
@@ -233,7 +232,7 @@ class Reconstruction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What a running attack tells its callback. ``images`` gives the best candidate so far, made only when asked for."""
+    """What a running attack tells its callback. ``images`` makes the best candidate so far, when asked."""
 
     step: int
     steps: int
@@ -255,4 +254,3 @@ class Attack(Protocol):
     def __call__(
         self, observation: Observation, *, generator: torch.Generator, callback: Callback | None = None
     ) -> Reconstruction: ...
-

@@ -11,7 +11,7 @@ difference would be wrong by factors. It agrees with the exact one to about 4e-4
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from leakscope.attacks.masks import ActivationPattern
 from leakscope.attacks.terms import Bound, Candidate, Evaluation, Weighted
+from leakscope.functional.autograd import gradients
 from leakscope.models import VisionModel
 from leakscope.types import Observation
 
@@ -80,8 +81,8 @@ def exact(
     with seen.model.differentiable_twice(), _watching(seen.model, problem.watched) as activations:
         signal = seen.protocol.replay(seen.model, guess.images, guess.labels, create_graph=True)
         loss = problem.total(guess, Evaluation(signal=signal, activations=activations), progress)
-        gradients = _grad(loss, leaves)
-    return loss.detach(), gradients
+        by_leaf = _grad(loss, leaves)
+    return loss.detach(), by_leaf
 
 
 def fast(
@@ -96,7 +97,7 @@ def fast(
     with _watching(model, problem.watched) as activations, pattern.record():
         loss = protocol.loss(model, guess.images, guess.labels, parameters=parameters)
     wanted = [*parameters.values(), *leaves]
-    first = torch.autograd.grad(loss, wanted, retain_graph=bool(problem.watched), allow_unused=True)
+    first = gradients(loss, wanted, retain_graph=bool(problem.watched))
     replayed = {n: g.requires_grad_() for n, g in zip(parameters, first, strict=False) if g is not None}
     base = first[len(parameters) :]
 
@@ -115,9 +116,7 @@ def fast(
         again = candidate()
         loss = protocol.loss(model, again.images, again.labels, parameters=shifted)
     moved = _grad(loss, leaves)
-    return total.detach(), [
-        d if s is None else d + (m - s) / step for d, m, s in zip(direct, moved, base, strict=True)
-    ]
+    return total.detach(), [d if s is None else d + (m - s) / step for d, m, s in zip(direct, moved, base, strict=True)]
 
 
 def agreement(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
@@ -127,12 +126,12 @@ def agreement(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
 
 
 def _grad(loss: Tensor, wanted: Sequence[Tensor]) -> list[Tensor]:
-    found = torch.autograd.grad(loss, list(wanted), allow_unused=True)
+    found = gradients(loss, wanted)
     return [torch.zeros_like(t) if g is None else g for g, t in zip(found, wanted, strict=True)]
 
 
 @contextmanager
-def _watching(model: VisionModel, names: Sequence[str]) -> Iterator[dict[str, Tensor]]:
+def _watching(model: VisionModel, names: Sequence[str]) -> Generator[dict[str, Tensor]]:
     """The inputs of the named modules, filled in by hooks that are gone afterwards."""
     caught: dict[str, Tensor] = {}
     with ExitStack() as hooks:

@@ -58,8 +58,8 @@ def run_together(
     step, spent = 0, 0.0
     if saved is not None:
         step, spent, gradient, error = saved["step"], saved["seconds"], saved["gradient"], saved["error"]
-        for member, state in zip(members, saved["members"], strict=True):
-            member.restore(state)
+        for member, kept in zip(members, saved["members"], strict=True):
+            member.restore(kept)
     else:
         gradient, error = _choose(attack, problem, members[0])
     differentiate: Differentiate = {"exact": exact, "fast": fast}[gradient]
@@ -169,7 +169,9 @@ class _Store:
         try:
             saved = torch.load(self.path, weights_only=True)
         except Exception as error:
-            raise BadInput(f"The checkpoint {self.path} cannot be read ({error}). Delete it to start afresh.") from error
+            raise BadInput(
+                f"The checkpoint {self.path} cannot be read ({error}). Delete it to start afresh."
+            ) from error
         if saved["key"] != self.key:
             log.warning("%s belongs to another run: starting afresh.", self.path.name)
             return None

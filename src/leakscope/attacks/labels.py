@@ -11,6 +11,7 @@ from torch import Tensor
 
 from leakscope.errors import NotApplicable, UnknownName
 from leakscope.functional import labels as rules
+from leakscope.models import Classifier
 from leakscope.types import Observation
 
 __all__ = ["LABEL_RULES", "LabelGuess", "LabelSource", "idlg", "joint", "known_or_recovered", "recover_labels"]
@@ -62,31 +63,34 @@ def recover_labels(observation: Observation, rule: str = "counting") -> Tensor:
     return LABEL_RULES[rule](observation).to(observation.model.device)
 
 
-def _head(observation: Observation) -> tuple[str, str | None]:
+def _head(observation: Observation) -> Classifier:
     head = observation.model.anatomy.classifier
     if head is None:
         raise NotApplicable(f"The classifier of {observation.model.name} is not known.")
     if head.weight not in observation.signal:
         raise NotApplicable(f"The gradient of the classifier '{head.weight}' is not in the signal.")
-    return head.weight, head.bias
+    return head
 
 
 def _idlg(observation: Observation) -> Tensor:
-    weight, _ = _head(observation)
+    weight = _head(observation).weight
     if observation.batch_size != 1:
         raise NotApplicable(f"iDLG's rule holds for one sample; this batch has {observation.batch_size}.")
     return rules.idlg(observation.signal[weight].flatten(1))
 
 
 def _minimum(observation: Observation) -> Tensor:
-    weight, _ = _head(observation)
+    weight = _head(observation).weight
     return rules.minimum_rule(observation.signal[weight].flatten(1), observation.batch_size)
 
 
 def _counting(observation: Observation) -> Tensor:
-    weight, bias = _head(observation)
+    head = _head(observation)
+    weight, bias = head.weight, head.bias
     if bias is None or bias not in observation.signal:
         raise NotApplicable("Counting needs the gradient of the classifier's bias, which is not in the signal.")
+    if head.others:
+        raise NotApplicable("Counting needs logits from one linear layer; this model averages several heads.")
     size = observation.batch_size
     scale = 1 / size if getattr(observation.protocol, "reduction", "mean") == "sum" else 1.0
     parameters = dict(observation.model.named_parameters())

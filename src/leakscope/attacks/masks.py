@@ -7,13 +7,13 @@ at the base point. (A torch-function mode sees ``nn.ReLU``, ``F.relu``, ``x.relu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812
+from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 __all__ = ["ActivationPattern"]
@@ -33,13 +33,13 @@ class ActivationPattern:
         self._frozen: list[Frozen] = []
 
     @contextmanager
-    def record(self) -> Iterator[None]:
+    def record(self) -> Generator[None]:
         self._frozen.clear()
         with _Intercept(self._record):
             yield
 
     @contextmanager
-    def impose(self) -> Iterator[None]:
+    def impose(self) -> Generator[None]:
         remaining = iter(self._frozen)
 
         def impose(kink: Kink, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Tensor:
@@ -87,9 +87,7 @@ def _leaky_relu(x: Tensor, negative_slope: float = 0.01, inplace: bool = False) 
     )
 
 
-def _hardtanh(
-    x: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False
-) -> tuple[Tensor, Frozen]:
+def _hardtanh(x: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> tuple[Tensor, Frozen]:
     y = x.clamp(min_val, max_val)
     inside = ((x > min_val) & (x < max_val)).detach()
     base = y.detach()

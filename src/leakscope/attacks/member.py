@@ -21,9 +21,7 @@ __all__ = ["Member"]
 class Member:
     """State of one restart. ``inputs`` are normalised images; label logits are optimised beside them if soft."""
 
-    def __init__(
-        self, index: int, attack: Optimisation, observation: Observation, generator: torch.Generator
-    ) -> None:
+    def __init__(self, index: int, attack: Optimisation, observation: Observation, generator: torch.Generator) -> None:
         model = observation.model
         like: dict[str, Any] = {"device": model.device, "dtype": model.dtype}
         shape = (observation.batch_size, *observation.input.shape)
@@ -72,10 +70,10 @@ class Member:
             loss, gradients = differentiate(problem, self.leaves, lambda: self.candidate(peers), progress)
             measured.append(float(loss))
             self._keep(measured[-1])
+            for transform in self._attack.transforms:
+                gradients[0] = transform(gradients[0])
             for leaf, gradient in zip(self.leaves, gradients, strict=True):
                 leaf.grad = gradient
-            for transform in self._attack.transforms:
-                self._inputs.grad = transform(self._inputs.grad)
             return measured[-1]
 
         self._optimiser.step(closure)

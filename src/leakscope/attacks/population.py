@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import replace
@@ -74,8 +74,7 @@ def _in_processes(
     state = generator.get_state()
     with _relay(news, callback), pool:
         futures = [
-            pool.submit(_run_in_worker, alone, observation, index, state, seconds)
-            for index in range(attack.population)
+            pool.submit(_run_in_worker, alone, observation, index, state, seconds) for index in range(attack.population)
         ]
         results: list[MemberResult] = []
         try:
@@ -114,7 +113,7 @@ def _run_in_worker(
 
 
 @contextmanager
-def _relay(news: Queue[Progress | None], callback: Callback | None) -> Iterator[None]:
+def _relay(news: Queue[Progress | None], callback: Callback | None) -> Generator[None]:
     """Pass the workers' progress on to ``callback`` while the block runs."""
 
     def pump() -> None:

@@ -9,9 +9,10 @@ from typing import Literal, final
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F  # noqa: N812 - the field's own abbreviation
+from torch.nn import functional as F
 
 from leakscope.errors import BadInput
+from leakscope.functional.autograd import gradients
 from leakscope.models import VisionModel
 from leakscope.random import global_draws
 from leakscope.types import Signal
@@ -77,9 +78,9 @@ class FedSGD:
         """The gradient by parameter name, and the new running statistics by buffer name where they are shared."""
         parameters, buffers = self.leaves(model), self._buffers(model)
         loss = self.loss(model, images, labels, parameters=parameters, buffers=buffers, generator=generator)
-        gradients = torch.autograd.grad(loss, list(parameters.values()), create_graph=create_graph, allow_unused=True)
+        found = gradients(loss, list(parameters.values()), create_graph=create_graph)
         # A parameter the forward pass never used has no gradient, and no client sends one.
-        signal = {name: g for name, g in zip(parameters, gradients, strict=True) if g is not None}
+        signal = {name: g for name, g in zip(parameters, found, strict=True) if g is not None}
         return signal | buffers if self.share_buffers else signal
 
     def _buffers(self, model: VisionModel) -> dict[str, Tensor]:

@@ -25,7 +25,7 @@ def cosine(replayed: Tensors, observed: Tensors) -> Tensor:
 
     A signal of zero norm has no direction: the distance is then 1, with zero gradient.
     """
-    return _Cosine.apply(len(observed), *replayed, *observed)  # type: ignore[no-any-return]
+    return _Cosine.apply(len(replayed), *replayed, *observed)  # type: ignore[no-any-return]
 
 
 def tag(replayed: Tensors, observed: Tensors, *, alpha: float, decay: float) -> Tensor:
@@ -47,14 +47,15 @@ class _Cosine(torch.autograd.Function):
         inner = _sum(_dot(a, b) for a, b in zip(mine, theirs, strict=True))
         own = _sum(_dot(a, a) for a in mine)
         product = (own * _sum(_dot(b, b) for b in theirs)).sqrt()
-        defined = bool(product > 0)
+        defined = bool(product != 0)  # not a number stays not a number
         ctx.save_for_backward(*tensors)
         ctx.coefficients = (float(-1 / product), float(inner / (product * own))) if defined else (0.0, 0.0)
         return 1 - inner / product if defined else torch.ones_like(inner)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        (upstream,) = grad_outputs
         tensors = ctx.saved_tensors
         count = len(tensors) // 2
         towards, along = (float(upstream) * c for c in ctx.coefficients)

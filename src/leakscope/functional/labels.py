@@ -44,29 +44,39 @@ def minimum_rule(weight: Tensor, batch_size: int) -> Tensor:
     return weight.min(dim=1).values.argsort(stable=True)[:batch_size].sort().values
 
 
-def counting(weight: Tensor, bias: Tensor, head_weight: Tensor, head_bias: Tensor, batch_size: int) -> Tensor:
-    """Labels with repeats, as a sorted (B,), by counting each class.
+def counting(
+    weight: Tensor, bias: Tensor, head_weight: Tensor, head_bias: Tensor, batch_size: int, *, rounds: int = 10
+) -> Tensor:
+    """Labels with repeats, as a sorted (B,), by counting each class from the softmax expected at the current weights.
 
-    Class k's mean feature is estimated from the gradient itself, f̄_k = ∂L/∂W_k / ∂L/∂b_k, and with it the softmax its
-    samples have at the current weights, p̄_k = softmax(W f̄_k + b). The counts n then solve
-    Σ_k n_k (p̄_k − e_k) = B ∂L/∂b with n ≥ 0 and Σ n = B, and are rounded by largest remainder. (After instance-wise
-    label restoration, Ma et al. 2023; the gradient must be a batch mean.)
+    If samples of class j have mean feature f_j and softmax p_j = softmax(W f_j + b), the counts n solve
+    Σ_j n_j (p_j − e_j) = B ∂L/∂b with n ≥ 0 and Σ n = B; and given counts, the k-th row of the weight gradient gives
+    n_k f_k = Σ_j n_j p_jk f_j − B ∂L/∂W_k. Both are solved in turn, from the one feature that explains the whole
+    gradient best; counts are rounded by largest remainder. The gradient must be a batch mean. (The class-wise
+    estimate follows instance-wise label restoration, Ma et al. 2023, whose ratio ∂L/∂W_k / ∂L/∂b_k is unstable where
+    a class is about as frequent as the softmax expects.)
     """
     weight, bias = weight.double(), bias.double()
-    classes = bias.shape[0]
-    scale = bias.abs().max().clamp_min(torch.finfo(torch.float64).tiny)
-    # A row whose bias gradient all but vanishes has no usable ratio: it falls back on the whole batch's mean feature.
-    overall = (weight * bias[:, None]).sum(0) / bias.square().sum().clamp_min(torch.finfo(torch.float64).tiny)
-    usable = bias.abs() > 1e-6 * scale
-    features = torch.where(usable[:, None], weight / torch.where(usable, bias, 1.0)[:, None], overall)  # (K, F)
-    expected = torch.softmax(features @ head_weight.double().T + head_bias.double(), dim=1)  # (K, K)
-
-    system = expected.T - torch.eye(classes, dtype=torch.float64)  # column k: what one sample of class k adds
-    heavy = 1e3 * system.abs().max()  # the count constraint outweighs the fit
-    rows = torch.cat([system, heavy * torch.ones(1, classes, dtype=torch.float64)])
-    target = torch.cat([batch_size * bias, (heavy * batch_size).reshape(1)])
-    counts = torch.from_numpy(nnls(rows.cpu().numpy(), target.cpu().numpy())[0])
+    head_weight, head_bias = head_weight.double(), head_bias.double()
+    common = bias @ weight / bias.square().sum().clamp_min(torch.finfo(torch.float64).tiny)  # least squares, (F,)
+    features = common.expand_as(weight)  # (K, F)
+    counts = torch.full_like(bias, batch_size / len(bias))
+    for _ in range(rounds):
+        expected = torch.softmax(features @ head_weight.T + head_bias, dim=1)  # (K, K), row j: p_j
+        counts = _solve_counts(expected, bias, batch_size)
+        sums = (expected * counts[:, None]).T @ features - batch_size * weight  # row k: n_k f_k
+        present = counts[:, None] > 0.5
+        features = torch.where(present, sums / counts[:, None].clamp_min(0.5), common)
     return _round_to(counts, batch_size)
+
+
+def _solve_counts(expected: Tensor, bias: Tensor, batch_size: int) -> Tensor:
+    """n ≥ 0 with Σ n = B and Σ_j n_j (p_j − e_j) ≈ B ∂L/∂b, by non-negative least squares."""
+    system = expected.T - torch.eye(len(bias), dtype=bias.dtype, device=bias.device)
+    heavy = 1e3 * torch.ones(1, len(bias), dtype=bias.dtype, device=bias.device)  # the sum outweighs the fit
+    rows = torch.cat([system, heavy]).cpu().numpy()
+    target = torch.cat([batch_size * bias, 1e3 * batch_size * bias.new_ones(1)]).cpu().numpy()
+    return torch.from_numpy(nnls(rows, target)[0]).to(bias)
 
 
 def _round_to(counts: Tensor, total: int) -> Tensor:

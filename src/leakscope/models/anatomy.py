@@ -99,7 +99,8 @@ class Anatomy:
 
     ``blocks`` are module names in order of execution; ``norms`` maps module names to kinds (``"BatchNorm2d"``);
     ``stochastic`` lists modules that draw random numbers in train mode; ``mixes_samples`` those whose output for one
-    image depends on the other images of the batch in train mode.
+    image depends on the other images of the batch in train mode (``""``: the module as a whole, by its behaviour);
+    ``mixes_in_evaluation`` says that even evaluation mode does so.
     """
 
     family: str = "unknown"
@@ -113,4 +114,5 @@ class Anatomy:
     norms: Mapping[str, str] = field(default_factory=dict)
     stochastic: tuple[str, ...] = ()
     mixes_samples: tuple[str, ...] = ()
+    mixes_in_evaluation: bool = False
     notes: tuple[str, ...] = ()

@@ -114,7 +114,10 @@ def model(
             num_classes=num_classes,
             normalisation=normalisation,
         )
-        MODELS.add(name, blueprint, cites=cites, summary=(factory.__doc__ or "").strip().partition("\n")[0])
+        line = (factory.__doc__ or "").strip().partition("\n")[0]
+        if not line:
+            raise ValueError(f"The model '{name}' needs a docstring: its first line is shown to users.")
+        MODELS.add(name, blueprint, cites=cites, summary=line)
         return factory
 
     return enter

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from leakscope.models.anatomy import Anatomy
 from leakscope.models.text import as_names
 from leakscope.models.vision_model import VisionModel
 
@@ -51,9 +52,19 @@ def describe(model: VisionModel) -> list[tuple[str, str]]:
     kinds = Counter(a.norms.values())
     rows.append(("norms", ", ".join(f"{n} {kind}" for kind, n in kinds.items()) or "none"))
     rows.append(("stochastic layers", as_names(a.stochastic) or "none"))
-    rows.append(("mixes samples", f"{as_names(a.mixes_samples)} (in train mode)" if a.mixes_samples else "no"))
+    rows.append(("mixes samples", _mixing(a)))
     rows.extend(("note", note) for note in a.notes)
     return rows
+
+
+def _mixing(anatomy: Anatomy) -> str:
+    if anatomy.mixes_in_evaluation:
+        return "yes, even in evaluation mode"
+    return (
+        f"{as_names([n or 'as a whole' for n in anatomy.mixes_samples])} (in train mode)"
+        if anatomy.mixes_samples
+        else "no"
+    )
 
 
 def _bias(bias: str | None) -> str:

@@ -12,6 +12,7 @@ import torch
 
 from leakscope.errors import BadInput, UnknownName
 from leakscope.models import sources
+from leakscope.models.blueprint import MODELS
 from leakscope.models.vision_model import VisionModel
 from leakscope.models.weights import load_into, read_weights
 
@@ -40,8 +41,10 @@ def load_model(
             raise BadInput(f"{label} must be at least 1; got {value}.")
     source, colon, rest = name.rpartition(":") if ".py:" in name else name.partition(":")
     if not colon or not rest:
+        near = f" Did you mean 'leakscope:{name}'?" if name in MODELS else ""
         raise BadInput(
-            f"'{name}' names no model. Write timm:NAME, torchvision:NAME, leakscope:NAME or path/to/file.py:factory."
+            f"'{name}' names no model.{near} "
+            "Write timm:NAME, torchvision:NAME, leakscope:NAME or path/to/file.py:factory."
         )
     wanted = sources.Wanted(
         num_classes=num_classes,

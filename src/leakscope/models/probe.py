@@ -44,6 +44,7 @@ class Probe:
     feeds: Mapping[str, str]
     stochastic: tuple[str, ...]
     mixes_samples: tuple[str, ...]
+    mixes_in_evaluation: bool
     notes: tuple[str, ...]
 
 
@@ -70,9 +71,10 @@ def probe(module: nn.Module, shape: tuple[int, int, int], num_classes: int) -> P
         if alone.drew:
             notes.append(f"Draws random numbers even in evaluation mode: {as_names(sorted(alone.drew))}.")
         together = _run(module, images[:2])
-        if not _agree(alone, together, classifier):
+        mixes = not _agree(alone, together, classifier)
+        if mixes:
             notes.append("In evaluation mode an image's output depends on the other images of the batch.")
-        stochastic = _train_mode(module, images, together, classifier, notes)
+        stochastic, mixers = _train_mode(module, images, together, classifier, notes)
     names = [name for name, _ in module.named_modules()]
     return Probe(
         classifier=classifier,
@@ -80,7 +82,8 @@ def probe(module: nn.Module, shape: tuple[int, int, int], num_classes: int) -> P
         sees_pixels=sees_pixels,
         feeds=alone.feeds(),
         stochastic=tuple(name for name in names if name in stochastic),
-        mixes_samples=tuple(name for name, m in module.named_modules() if isinstance(m, _BatchNorm)),
+        mixes_samples=mixers,
+        mixes_in_evaluation=mixes,
         notes=tuple(notes),
     )
 
@@ -99,13 +102,13 @@ def _run(module: nn.Module, images: Tensor) -> Pass:
 
 def _checked(output: object, num_classes: int) -> Tensor:
     """The logits of one image, or an error that says what came out instead."""
-    wanted = f"A classifier must answer one image with a (1, {num_classes}) tensor of logits"
+    wanted = "A classifier must answer one image with a (1, K) tensor of logits"
     if not isinstance(output, Tensor):
         raise BadInput(f"{wanted}; this module returned {_described(output)}. Wrap it so that it returns the logits.")
     if output.ndim != 2 or output.shape[0] != 1:
         raise BadInput(f"{wanted}; this module returned a tensor of shape {tuple(output.shape)}.")
     if output.shape[1] != num_classes:
-        raise BadInput(f"{wanted}; this module has {output.shape[1]} classes. Pass num_classes={output.shape[1]}.")
+        raise BadInput(f"{wanted}; this one has K = {output.shape[1]}, not {num_classes} classes.")
     if not bool(torch.isfinite(output).all()):
         raise BadInput(f"{wanted}; this module answered noise with NaN or infinite values.")
     return output
@@ -127,7 +130,8 @@ def _classifier(seen: Pass, logits: Tensor, notes: list[str]) -> str | None:
         if seen.is_output(name, logits):
             return name
     varied = float(logits.max() - logits.min()) > 0
-    equal = [n for n in same if varied and torch.equal(seen.outputs[n].flatten(), logits.flatten())]
+    same = [n for n in same if varied and seen.unwritten(n)]
+    equal = [n for n in same if torch.equal(seen.outputs[n].flatten(), logits.flatten())]
     if len(equal) == 1:
         return equal[0]
     notes.append("No single linear layer's output is the logits, so the classifier is not known.")
@@ -147,9 +151,10 @@ def _agree(one: Pass, other: Pass, classifier: str | None) -> bool:
 
 def _train_mode(
     module: nn.Module, images: Tensor, evaluated: Pass, classifier: str | None, notes: list[str]
-) -> set[str]:
-    """Names of the modules that are stochastic in train mode; notes on whatever else changes there."""
+) -> tuple[set[str], tuple[str, ...]]:
+    """Names of the modules that are stochastic, and that mix samples, in train mode; notes on what else changes."""
     by_type = {n for n, m in module.named_modules() if is_active_dropout(m)}
+    mixers = tuple(n for n, m in module.named_modules() if isinstance(m, _BatchNorm))
     module.train()
     try:
         seen = _run(module, images[:2])
@@ -162,15 +167,16 @@ def _train_mode(
                 notes.append(f"Draws random numbers whatever its mode: {as_names(sorted(seen.drew))}.")
         if type(seen.answer) is not type(evaluated.answer):
             notes.append(f"In train mode it returns {_described(seen.answer)}, not logits.")
-        elif not any(isinstance(m, _BatchNorm) for m in module.modules()) and not _agree(evaluated, seen, classifier):
+        elif not mixers and not _agree(evaluated, seen, classifier):
             if not _agree(seen, _run(module, images[[0, 2]]), classifier):
+                mixers = ("",)
                 notes.append("In train mode an image's output depends on the other images of the batch.")
             else:
                 notes.append("Train mode changes its output, beyond its stochastic layers.")
     except BadInput as error:
         notes.append(f"Could not be run in train mode, so stochastic layers are listed by type only. ({error})")
-        return by_type
-    return stochastic
+        return by_type, mixers
+    return stochastic, mixers
 
 
 @contextmanager

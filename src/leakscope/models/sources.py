@@ -61,7 +61,7 @@ def from_zoo(name: str, wanted: Wanted) -> Built:
     name, _, query = name.partition("?")
     blueprint = MODELS[name].value
     try:
-        options = dict(parse_qsl(query, strict_parsing=bool(query)))
+        options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
     except ValueError as error:
         raise BadInput(f"Cannot read the model options '{query}': write key=value&key=value.") from error
     size, channels = wanted.image_size or blueprint.image_size, wanted.channels or blueprint.channels

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Iterator, Mapping, Sequence
+import itertools
+import math
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import final
@@ -12,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call  # pyright: ignore[reportUnknownVariableType]
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.parameter import is_lazy
 
 from leakscope.errors import BadInput
 from leakscope.models.anatomy import Anatomy
@@ -46,6 +49,8 @@ class VisionModel:
         channels = input.shape[0]
         if len(mean) != channels or len(std) != channels:
             raise BadInput(f"mean and std need one value per channel ({channels}); got {len(mean)} and {len(std)}.")
+        if not all(math.isfinite(v) for v in (*mean, *std)):
+            raise BadInput(f"mean and std must be finite; got {list(mean)} and {list(std)}.")
         if min(std) <= 0:
             raise BadInput(f"Every std must be positive; got {list(std)}.")
         _check_finite(module)
@@ -58,6 +63,8 @@ class VisionModel:
         self._identity = all(m == 0 for m in mean) and all(s == 1 for s in std)
         self._tied = len(list(module.named_parameters())) != len(list(module.named_parameters(remove_duplicate=False)))
         self._modules = list(module.modules())
+        # A module may have its own idea of train mode (say, keep its BatchNorm frozen); then it is asked.
+        self._own_train = any(type(m).train is not nn.Module.train for m in self._modules)
         self.anatomy = anatomy or find_anatomy(module, self.input.shape, self.input.num_classes)
         self._stochastic = [module.get_submodule(n) for n in self.anatomy.stochastic]
 
@@ -100,14 +107,14 @@ class VisionModel:
         """
         flags = [m.training for m in self._modules]
         try:
-            self.module.train(training)
-            for m in self._stochastic:
-                m.training = stochastic
+            if self._own_train:
+                self.module.train(training)
+            else:
+                _set_training(self._modules, itertools.repeat(training))
+            _set_training(self._stochastic, itertools.repeat(stochastic))
             yield
         finally:
-            for m, flag in zip(self._modules, flags, strict=True):
-                if m.training is not flag:
-                    m.training = flag
+            _set_training(self._modules, flags)
 
     @contextmanager
     def differentiable_twice(self) -> Generator[None]:
@@ -177,7 +184,15 @@ class VisionModel:
         return digest.hexdigest()
 
 
+def _set_training(modules: Iterable[nn.Module], flags: Iterable[bool]) -> None:
+    for m, flag in zip(modules, flags, strict=False):
+        if m.training is not flag:
+            object.__setattr__(m, "training", flag)  # nn.Module's own is ten times slower, and this is an inner loop
+
+
 def _check_finite(module: nn.Module) -> None:
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if is_lazy(tensor):
+            raise BadInput(f"'{name}' has no shape yet (a lazy layer). Run the module on one image first.")
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise BadInput(f"'{name}' holds NaN or infinite values; a model with such weights cannot be audited.")

@@ -40,6 +40,10 @@ class Pass:
         """Whether this tensor is that module's output, untouched: the same memory, in whatever shape."""
         return self.given.get(name) == _identity(tensor)
 
+    def unwritten(self, name: str) -> bool:
+        """Whether that module's output is still as it was given: in-place layers write into it."""
+        return self.given[name] == _identity(self.outputs[name])
+
     def feeds(self) -> dict[str, str]:
         """Consumer → the producer whose output it took untouched."""
         producers = {identity: n for n, identity in self.given.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import cast
@@ -64,13 +65,17 @@ def load_into(module: nn.Module, state: Mapping[str, Tensor], *, source: str) ->
 
 def _weights_only(path: Path) -> object:
     try:
-        return torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # advice to torch's developers about foreign pickles
+            return torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
+        if "nsupported" not in str(error):
+            raise BadInput(f"'{path}' is not a readable weights file.") from error
         raise BadInput(
             f"'{path}' holds more than plain weights, and reading it could run code, so it was not read. "
             f"Save its state_dict as safetensors, or with torch.save. ({_first_line(error)})"
         ) from error
-    except Exception as error:
+    except Exception as error:  # random bytes make torch's reader raise almost anything
         raise BadInput(f"'{path}' is not a readable weights file: {_first_line(error)}") from error
 
 

@@ -1,4 +1,4 @@
-"""Priors: what any image looks like, whatever was sent. They act on normalised pixels, as the papers' weights assume."""
+"""Priors: what any image looks like. They act on normalised pixels, as the papers' weights assume."""
 
 from __future__ import annotations
 

@@ -69,6 +69,7 @@ def _generic(module: nn.Module, seen: Probe) -> Anatomy:
         norms={n: type(m).__name__ for n, m in module.named_modules() if _is_norm(m)},
         stochastic=seen.stochastic,
         mixes_samples=seen.mixes_samples,
+        mixes_in_evaluation=seen.mixes_in_evaluation,
         notes=seen.notes,
     )
 

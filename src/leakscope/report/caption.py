@@ -1,0 +1,60 @@
+"""A record in a few words: titles and captions."""
+
+from __future__ import annotations
+
+import math
+
+from leakscope.audit.record import Record
+
+__all__ = ["client_line", "number", "picture_caption", "run_line", "title"]
+
+# What a caption shows, with its unit; the record holds the rest.
+_SHOWN = (("psnr", "PSNR", " dB"), ("ssim", "SSIM", ""), ("lpips", "LPIPS", ""))
+
+
+def title(record: Record) -> str:
+    """``inverting-gradients on leakscope:convnet64``."""
+    return f"{record.attack} on {record.target.name}"
+
+
+def client_line(record: Record) -> str:
+    """What the client did and what the server knows: ``FedSGD, batch of 2, eval mode, mean, honest server``."""
+    client = dict(record.client)
+    words = [str(client.pop("type", "client")), f"batch of {len(record.pictures)}"]
+    if "mode" in client:
+        words.append(f"{client['mode']} mode")
+    if client.get("share_buffers"):
+        words.append("buffers shared")
+    return ", ".join([*words, record.threat])
+
+
+def run_line(record: Record) -> str:
+    """How the run went: ``200 steps in 31 s, finished``."""
+    restarts = f" over {len(record.trace)} restarts" if len(record.trace) > 1 else ""
+    return f"{record.steps} steps{restarts} in {_duration(record.seconds)}, {record.status}"
+
+
+def picture_caption(record: Record, index: int) -> list[str]:
+    """Two lines under a pair: the image with its label, and its scores."""
+    picture = record.pictures[index]
+    right = picture.label == picture.recovered_label
+    label = f"label {picture.label}, " + ("recovered" if right else f"taken for {picture.recovered_label}")
+    scores: list[str] = []
+    for name, shown, unit in _SHOWN:
+        values = record.metric(name)
+        if values is not None and not math.isnan(values[index]):
+            scores.append(f"{shown} {number(values[index])}{unit}")
+    return [f"{picture.name} ({label})", "   ".join(scores)]
+
+
+def number(value: float) -> str:
+    """Three digits that matter: 17.5, 0.612, 104, ∞."""
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
+    return f"{value:.3g}".replace("-", "−")
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
