@@ -54,7 +54,7 @@ class _Cosine(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         (upstream,) = grad_outputs
         tensors = ctx.saved_tensors
         count = len(tensors) // 2

@@ -1,0 +1,186 @@
+"""``leakscope invert``: attack what a client would share of these images."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import typer
+
+from leakscope.cli.console import notice, where
+from leakscope.cli.options import (
+    Channels,
+    Classes,
+    ImageSize,
+    ModelName,
+    Weights,
+    build_attack,
+    parse_labels,
+    threat_named,
+)
+from leakscope.cli.running import run_cases
+from leakscope.errors import BadInput
+
+if TYPE_CHECKING:
+    from leakscope.types import Batch
+
+__all__ = ["invert"]
+
+_CLIENT: Final = "Client and server"
+_RUN: Final = "Run"
+
+
+def invert(
+    model: Annotated[str, ModelName],
+    images: Annotated[list[str], typer.Argument(metavar="IMAGES...", show_default=False)],
+    attack: Annotated[
+        str, typer.Option("--attack", "-a", help="Name of the attack: see leakscope list attacks.")
+    ] = "inverting-gradients",
+    steps: Annotated[int | None, typer.Option(help="Steps of each restart, if not the attack's own.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the attack: the same seed, the same result.")] = 0,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Output folder; by default below out/.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any other option of the attack; may be repeated."),
+    ] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(help="Classes of the images, such as 3,5; by default from folder names, else 0, 1, 2, …"),
+    ] = None,
+    batch_size: Annotated[
+        int | None, typer.Option(help="Images per batch, one sub-folder each; by default all in one batch.")
+    ] = None,
+    weights: Annotated[Path | None, Weights] = None,
+    num_classes: Annotated[int | None, Classes] = None,
+    image_size: Annotated[int | None, ImageSize] = None,
+    channels: Annotated[int | None, Channels] = None,
+    model_seed: Annotated[int, typer.Option(help="Seed of random weights.", rich_help_panel="Model")] = 0,
+    mode: Annotated[
+        Literal["train", "eval"],
+        typer.Option(help="BatchNorm on batch (train) or running (eval) statistics.", rich_help_panel=_CLIENT),
+    ] = "eval",
+    reduction: Annotated[
+        Literal["mean", "sum"], typer.Option(help="The client's loss over its batch.", rich_help_panel=_CLIENT)
+    ] = "mean",
+    share_buffers: Annotated[
+        bool,
+        typer.Option(
+            "--share-buffers/--withhold-buffers",
+            help="Whether BatchNorm statistics are sent along, in train mode.",
+            rich_help_panel=_CLIENT,
+        ),
+    ] = False,
+    threat: Annotated[
+        str,
+        typer.Option(
+            help="What the server knows: honest-server; labels, too; or statistics on top.", rich_help_panel=_CLIENT
+        ),
+    ] = "honest-server",
+    restarts: Annotated[
+        int | None, typer.Option(help="Independent starts; the lowest loss is kept.", rich_help_panel=_RUN)
+    ] = None,
+    jobs: Annotated[int, typer.Option("--jobs", "-j", help="Restarts run side by side.", rich_help_panel=_RUN)] = 1,
+    gradient: Annotated[
+        Literal["auto", "exact", "fast"] | None,
+        typer.Option(help="How the objective is differentiated.", rich_help_panel=_RUN),
+    ] = None,
+    seconds: Annotated[float | None, typer.Option(help="Time for each batch.", rich_help_panel=_RUN)] = None,
+    patience: Annotated[
+        int | None, typer.Option(help="Stop after so many steps in vain.", rich_help_panel=_RUN)
+    ] = None,
+    target: Annotated[float | None, typer.Option(help="Stop at this loss.", rich_help_panel=_RUN)] = None,
+    fresh: Annotated[
+        bool,
+        typer.Option(
+            "--fresh/--resume", help="Start over, or go on from the checkpoint in the folder.", rich_help_panel=_RUN
+        ),
+    ] = False,
+    checkpoint_every: Annotated[
+        float, typer.Option(help="Seconds of work that a kill may cost.", rich_help_panel=_RUN)
+    ] = 10.0,
+) -> None:
+    """Attack what a client would share of IMAGES while it trains MODEL.
+
+    MODEL is leakscope:NAME, timm:NAME, torchvision:NAME or path/to/file.py:factory. IMAGES are files, folders, or
+    photographs that come along, such as bundled:astronaut,cat.
+
+    Writes each original beside its reconstruction, a contact sheet, the loss curve and record.json. Ctrl-C keeps what
+    is done; the same command again goes on from there.
+    """
+    from leakscope.audit.images import load_images
+    from leakscope.audit.run import Case
+    from leakscope.audit.store import ensure_writable
+    from leakscope.client import FedSGD
+    from leakscope.models import load_model
+    from leakscope.report.pictures import overview
+    from leakscope.types import Status
+
+    if batch_size is not None and batch_size < 1:
+        raise BadInput(f"--batch-size is {batch_size}; it must be at least 1.")
+    configured = build_attack(
+        attack,
+        steps=steps,
+        restarts=restarts,
+        jobs=None if jobs == 1 else jobs,
+        gradient=gradient,
+        seconds=seconds,
+        patience=patience,
+        target=target,
+        pairs=settings or [],
+    )
+    knowledge, classes = threat_named(threat), parse_labels(labels)
+    client = FedSGD(mode=mode, reduction=reduction, share_buffers=share_buffers)
+    out = out or Path("out") / re.sub(r"[^\w.-]+", "-", f"{attack}-{model}").strip("-")
+    ensure_writable(out)
+    vision = load_model(
+        model, num_classes=num_classes, image_size=image_size, channels=channels, seed=model_seed, weights=weights
+    )
+    loaded = load_images(images, vision.input, classes)
+    for line in loaded.notices:
+        notice(line)
+    if weights is None and not model.partition(":")[0].endswith(".py"):
+        notice(f"No --weights were given: {model} has random weights (seed {model_seed}).")
+    batches = _pieces(loaded.batch, batch_size)
+    folders = [out] if len(batches) == 1 else [out / f"batch-{index}" for index in range(len(batches))]
+    cases = [
+        Case(
+            model=vision,
+            batch=batch,
+            client=client,
+            threat=knowledge,
+            attack_name=attack,
+            attack=configured,
+            seed=seed,
+            stream=f"batch/{index}",
+        )
+        for index, batch in enumerate(batches)
+    ]
+    records = run_cases(
+        list(zip(cases, folders, strict=True)),
+        fresh=fresh,
+        every=checkpoint_every,
+        jobs=jobs,
+        seconds=seconds,
+        titles=[folder.name for folder in folders] if len(folders) > 1 else (),
+    )
+    if len(folders) > 1:
+        where("all pictures", overview(out, folders[: len(records)]))
+    if records[-1].status == Status.INTERRUPTED:
+        notice("Interrupted: the best so far is kept, and the same command again goes on from the last checkpoint.")
+        raise typer.Exit(130)
+
+
+def _pieces(batch: Batch, size: int | None) -> list[Batch]:
+    """The batch in parts of ``size`` images, the last one perhaps smaller."""
+    from leakscope.types import Batch
+
+    size = size or len(batch)
+    return [
+        Batch(
+            images=batch.images[start : start + size],
+            labels=batch.labels[start : start + size],
+            names=batch.names[start : start + size],
+        )
+        for start in range(0, len(batch), size)
+    ]

@@ -1,0 +1,72 @@
+"""Running cases one after the other: the bar, the tables, the pictures, and where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from leakscope.cli.console import ERR, OUT, notice, say, where
+from leakscope.cli.progress import Watch
+from leakscope.cli.tables import score_table
+
+if TYPE_CHECKING:
+    from leakscope.audit.record import Record
+    from leakscope.audit.run import Case, Ran
+
+__all__ = ["run_cases"]
+
+
+def run_cases(
+    cases: Sequence[tuple[Case, Path]],
+    *,
+    fresh: bool = False,
+    every: float = 10.0,
+    jobs: int = 1,
+    seconds: float | None = None,
+    titles: Sequence[str] = (),
+) -> list[Record]:
+    """Run each case into its folder and show what came back; ends early, with fewer records, after a Ctrl-C."""
+    from leakscope.audit.run import invert
+    from leakscope.types import Status
+
+    records: list[Record] = []
+    with Watch(ERR, batches=len(cases), jobs=jobs, seconds=seconds) as watch:
+        for index, (case, folder) in enumerate(cases):
+            watch.next_batch()
+            if titles:
+                say(titles[index], style="bold")
+            ran = invert(case, folder, fresh=fresh, every=every, callback=watch)
+            records.append(ran.record)
+            _show(ran, folder)
+            if ran.record.status == Status.INTERRUPTED:
+                break
+    return records
+
+
+def _show(ran: Ran, folder: Path) -> None:
+    record = ran.record
+    if ran.reused:
+        notice(f"This run ended before ({record.created}), so nothing was run. --fresh runs it again.")
+    drawn = _draw(record, folder, again=not ran.reused)
+    say(f"{record.message} Loss {record.energy:.3g} after {record.steps} steps, {record.seconds:.0f} s.")
+    OUT.print(score_table(record))
+    for metric, why in record.scores["notes"].items():
+        say(f"{metric}: {why}.", style="dim")
+    where("record", folder / "record.json")
+    for label, path in drawn.items():
+        where(label, path)
+
+
+def _draw(record: Record, folder: Path, *, again: bool) -> dict[str, Path]:
+    """The contact sheet and, for attacks with a loop, the loss curve; drawn only if absent unless ``again``."""
+    from leakscope.report.pictures import CONTACT_SHEET, LOSS_CURVE, contact_sheet, loss_curve
+
+    drawn = {"contact sheet": folder / CONTACT_SHEET}
+    if again or not drawn["contact sheet"].exists():
+        contact_sheet(folder)
+    if any(record.trace):
+        drawn["loss curve"] = folder / LOSS_CURVE
+        if again or not drawn["loss curve"].exists():
+            loss_curve(folder)
+    return drawn
