@@ -159,6 +159,16 @@ def test_restarts_keep_the_lowest_loss_whatever_runs_them(seen):
     assert {p.restart for p in told} == {0, 1, 2}
 
 
+def test_workers_receive_a_model_from_a_users_file(tmp_path):
+    source = "import torch\nclass Net(torch.nn.Linear):\n    def forward(self, x): return super().forward(x.flatten(1))\n"
+    (tmp_path / "mine.py").write_text(source + "def make(): return Net(48, 10)\n")
+    model = ls.load_model(f"{tmp_path}/mine.py:make", image_size=4, num_classes=10)
+    batch = ls.bundled_batch(["cat"], size=4)
+    seen = ls.observe(model, batch, protocol=ls.FedSGD(), threat=ls.threats.WITH_LABELS, generator=seeded(0))
+    rec = ig(steps=2, population=2, workers=2)(seen, generator=seeded())
+    assert len(rec.trace) == 2
+
+
 def test_stops(seen):
     target = ig(steps=300, stop=ls.Stop(target=0.05))(seen, generator=seeded())
     assert target.outcome.status is ls.Status.TARGET_REACHED

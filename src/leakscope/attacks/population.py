@@ -14,11 +14,13 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing.queues import Queue
+from pathlib import Path
 
 import torch
 
 from leakscope.attacks.engine import MemberResult, run_together
 from leakscope.attacks.optimisation import Optimisation
+from leakscope.models.sources import run_file, user_files
 from leakscope.types import Callback, Observation, Progress, Reconstruction, Status
 
 __all__ = ["run"]
@@ -69,7 +71,7 @@ def _in_processes(
     context = multiprocessing.get_context("spawn")
     threads = max(1, (os.cpu_count() or 1) // workers)
     news: Queue[Progress | None] = context.Queue()
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(threads, news))
+    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(threads, news, user_files()))
     alone = replace(attack, workers=1)
     state = generator.get_state()
     with _relay(news, callback), pool:
@@ -90,8 +92,10 @@ def _in_processes(
 _news: Queue[Progress | None] | None = None
 
 
-def _start_worker(threads: int, news: Queue[Progress | None]) -> None:
+def _start_worker(threads: int, news: Queue[Progress | None], files: tuple[Path, ...]) -> None:
     global _news
+    for file in files:  # a model from a user's file can only be received where that file has run
+        run_file(file)
     _news = news
     torch.set_num_threads(threads)
 

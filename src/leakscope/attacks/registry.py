@@ -11,7 +11,7 @@ from leakscope.errors import UnknownName
 from leakscope.registry import Registry
 from leakscope.types import Attack
 
-__all__ = ["ATTACKS", "attack", "build_attack", "register_attack"]
+__all__ = ["ATTACKS", "attack", "register_attack"]
 
 ATTACKS: Final[Registry[Callable[..., Attack]]] = Registry(
     "attack", "leakscope.attacks.recipes", "leakscope.attacks.analytic", "leakscope.attacks.learned"
@@ -23,7 +23,7 @@ def register_attack(name: str, *, cites: str) -> Callable[[Callable[..., Attack]
     return ATTACKS.register(name, cites=cites)
 
 
-def build_attack(name: str, /, **options: object) -> Attack:
+def attack(name: str, /, **options: object) -> Attack:
     """The attack registered as ``name``, configured.
 
     Options are the recipe's own parameters (``steps``, ``tv``, …) or, beyond them, any field of the attack it makes
@@ -39,5 +39,3 @@ def build_attack(name: str, /, **options: object) -> Attack:
             raise UnknownName(f"option of {name}", key, own | fields)
     return dataclasses.replace(made, **more) if more else made  # type: ignore[type-var]
 
-
-attack = build_attack

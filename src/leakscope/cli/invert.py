@@ -17,6 +17,7 @@ from leakscope.cli.options import (
     Weights,
     build_attack,
     parse_labels,
+    set_threads,
     threat_named,
 )
 from leakscope.cli.running import run_cases
@@ -90,6 +91,9 @@ def invert(
         int | None, typer.Option(help="Stop after so many steps in vain.", rich_help_panel=_RUN)
     ] = None,
     target: Annotated[float | None, typer.Option(help="Stop at this loss.", rich_help_panel=_RUN)] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of each process; 1 is best beside other work.", rich_help_panel=_RUN)
+    ] = None,
     fresh: Annotated[
         bool,
         typer.Option(
@@ -118,6 +122,8 @@ def invert(
 
     if batch_size is not None and batch_size < 1:
         raise BadInput(f"--batch-size is {batch_size}; it must be at least 1.")
+    if threads is not None:
+        set_threads(threads)
     configured = build_attack(
         attack,
         steps=steps,

@@ -23,6 +23,7 @@ __all__ = [
     "Weights",
     "build_attack",
     "parse_labels",
+    "set_threads",
     "threat_named",
 ]
 
@@ -53,6 +54,15 @@ def parse_labels(text: str | None) -> list[int] | None:
         return [int(part) for part in text.split(",")]
     except ValueError as error:
         raise BadInput(f"--labels takes whole numbers with commas between, such as 3,5; got '{text}'.") from error
+
+
+def set_threads(count: int) -> None:
+    """How many threads torch may use in this process."""
+    import torch
+
+    if count < 1:
+        raise BadInput(f"--threads is {count}; it must be at least 1.")
+    torch.set_num_threads(count)
 
 
 def threat_named(name: str) -> ThreatModel:

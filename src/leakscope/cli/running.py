@@ -25,8 +25,12 @@ def run_cases(
     jobs: int = 1,
     seconds: float | None = None,
     titles: Sequence[str] = (),
+    brief: bool = False,
 ) -> list[Record]:
-    """Run each case into its folder and show what came back; ends early, with fewer records, after a Ctrl-C."""
+    """Run each case into its folder and show what came back; ends early, with fewer records, after a Ctrl-C.
+
+    ``brief`` leaves the scores and the paths to the caller.
+    """
     from leakscope.audit.run import invert
     from leakscope.types import Status
 
@@ -38,18 +42,20 @@ def run_cases(
                 say(titles[index], style="bold")
             ran = invert(case, folder, fresh=fresh, every=every, callback=watch)
             records.append(ran.record)
-            _show(ran, folder)
+            _show(ran, folder, brief=brief)
             if ran.record.status == Status.INTERRUPTED:
                 break
     return records
 
 
-def _show(ran: Ran, folder: Path) -> None:
+def _show(ran: Ran, folder: Path, *, brief: bool) -> None:
     record = ran.record
     if ran.reused:
         notice(f"This run ended before ({record.created}), so nothing was run. --fresh runs it again.")
     drawn = _draw(record, folder, again=not ran.reused)
     say(f"{record.message} Loss {record.energy:.3g} after {record.steps} steps, {record.seconds:.0f} s.")
+    if brief:
+        return
     OUT.print(score_table(record))
     for metric, why in record.scores["notes"].items():
         say(f"{metric}: {why}.", style="dim")

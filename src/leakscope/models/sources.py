@@ -25,7 +25,19 @@ from leakscope.models.vision_model import VisionModel
 from leakscope.random import global_draws
 from leakscope.types import InputSpec
 
-__all__ = ["SOURCES", "Built", "Wanted", "from_file", "from_timm", "from_torchvision", "from_zoo"]
+__all__ = [
+    "SOURCES",
+    "Built",
+    "Wanted",
+    "from_file",
+    "from_timm",
+    "from_torchvision",
+    "from_zoo",
+    "run_file",
+    "user_files",
+]
+
+_USER = "leakscope_user_"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +134,7 @@ def from_file(path: Path, factory: str, wanted: Wanted) -> Built:
     """
     if not path.is_file():
         raise BadInput(f"There is no file '{path}'.")
-    loaded = _run(path)
+    loaded = run_file(path)
     make = getattr(loaded, factory, None)
     if not callable(make):
         known = [n for n, v in vars(loaded).items() if callable(v) and not n.startswith("_")]
@@ -193,8 +205,15 @@ def _spec(module: nn.Module, shape: tuple[int, int, int], num_classes: int | Non
     return InputSpec(shape=shape, num_classes=num_classes)
 
 
-def _run(path: Path) -> ModuleType:
-    name = f"leakscope_user_{path.stem}_{hashlib.blake2b(str(path.resolve()).encode(), digest_size=6).hexdigest()}"
+def user_files() -> tuple[Path, ...]:
+    """The files that models were made from: another process must run them too before it can receive such a model."""
+    modules = [module for name, module in sys.modules.items() if name.startswith(_USER)]
+    return tuple(Path(module.__file__) for module in modules if module.__file__)
+
+
+def run_file(path: Path) -> ModuleType:
+    """Run a user's Python file as a module that can be found again by its name, here and in other processes."""
+    name = f"{_USER}{path.stem}_{hashlib.blake2b(str(path.resolve()).encode(), digest_size=6).hexdigest()}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise BadInput(f"'{path}' is not a Python file.")
