@@ -18,6 +18,7 @@ from typing import Final, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import get_total_norm
 
 from leakscope.attacks.masks import ActivationPattern
 from leakscope.attacks.terms import Bound, Candidate, Evaluation, Weighted
@@ -44,11 +45,12 @@ class LossProtocol(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What is minimised: the observation, and its weighted terms bound to it."""
+    """What is minimised: the observation, its weighted terms bound to it, and ‖θ‖ as the scale for steps in θ."""
 
     observation: Observation
     terms: tuple[tuple[Weighted, Bound], ...]
     watched: tuple[str, ...]
+    weight_norm: float
 
     @staticmethod
     def of(observation: Observation, terms: Sequence[Weighted]) -> Problem:
@@ -57,6 +59,7 @@ class Problem:
             observation=observation,
             terms=tuple((weighted, weighted.term.bind(observation)) for weighted in terms),
             watched=tuple(sorted(watched)),
+            weight_norm=float(get_total_norm([p.detach() for p in observation.model.parameters()])),
         )
 
     def total(self, candidate: Candidate, evaluation: Evaluation, progress: float) -> Tensor:
@@ -106,12 +109,12 @@ def fast(
     by_signal_and_leaf = _grad(total, [*signal, *leaves])
     direction, direct = by_signal_and_leaf[: len(signal)], by_signal_and_leaf[len(signal) :]
 
-    length = float(torch.nn.utils.get_total_norm(direction))
+    length = float(get_total_norm(direction))
     if length == 0 or not torch.isfinite(total):
         return total.detach(), direct
-    size = float(torch.nn.utils.get_total_norm([p.detach() for p in parameters.values()]))
-    step = RELATIVE_STEP.get(total.dtype, 1e-5) * size / length
-    shifted = {n: parameters[n].detach().add(v, alpha=step) for n, v in zip(replayed, direction, strict=True)}
+    step = RELATIVE_STEP.get(total.dtype, 1e-5) * problem.weight_norm / length
+    # Written over the direction, which nothing needs any more: fresh memory of the model's size costs real time.
+    shifted = {n: _onto(parameters[n].detach(), v, step) for n, v in zip(replayed, direction, strict=True)}
     with pattern.impose():
         again = candidate()
         loss = protocol.loss(model, again.images, again.labels, parameters=shifted)
@@ -121,8 +124,13 @@ def fast(
 
 def agreement(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:
     """‖one − other‖ / ‖other‖ over all leaves."""
-    gap = torch.nn.utils.get_total_norm([a - b for a, b in zip(one, other, strict=True)])
-    return float(gap / torch.nn.utils.get_total_norm(list(other)).clamp_min(1e-30))
+    gap = get_total_norm([a - b for a, b in zip(one, other, strict=True)])
+    return float(gap / get_total_norm(list(other)).clamp_min(1e-30))
+
+
+def _onto(parameter: Tensor, direction: Tensor, step: float) -> Tensor:
+    """θ + step · v, in the memory of v."""
+    return torch.add(parameter, direction, alpha=step, out=direction.contiguous())
 
 
 def _grad(loss: Tensor, wanted: Sequence[Tensor]) -> list[Tensor]:

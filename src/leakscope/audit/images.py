@@ -134,11 +134,19 @@ def _read(item: _Item, spec: InputSpec, done: Counter[str]) -> Tensor:
     picture, depth = _with_channels(picture, channels, item.path, done)
     if picture.size != (width, height):
         done[f"cropped around the centre and resized to {width} × {height} px"] += 1
-        picture = ImageOps.fit(picture, (width, height), Image.Resampling.LANCZOS)
+        picture = _centre(picture, width / height).resize((width, height), Image.Resampling.LANCZOS)
     pixels = np.asarray(picture, dtype=np.float32).reshape(height, width, -1) / np.float32(depth)
     # A resampling filter with negative lobes may overshoot where pixels are not bytes.
     image = torch.from_numpy(pixels).permute(2, 0, 1).clamp(0, 1)
     return image.expand(channels, -1, -1).contiguous()
+
+
+def _centre(picture: Image.Image, aspect: float) -> Image.Image:
+    """The largest part of this aspect (width / height) around the centre."""
+    width = min(picture.width, max(1, round(picture.height * aspect)))
+    height = min(picture.height, max(1, round(picture.width / aspect)))
+    left, top = (picture.width - width) // 2, (picture.height - height) // 2
+    return picture.crop((left, top, left + width, top + height))
 
 
 def _with_channels(picture: Image.Image, channels: int, path: Path, done: Counter[str]) -> tuple[Image.Image, int]:

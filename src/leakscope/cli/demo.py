@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from leakscope.cli.console import OUT, notice, say, where
+from leakscope.cli.options import SEEDS
 from leakscope.cli.running import run_cases
 from leakscope.cli.tables import cell
 
@@ -72,7 +73,7 @@ def demo(
     out: Annotated[Path, typer.Option("--out", "-o", help="Output folder; an earlier demo in it is replaced.")] = Path(
         "out/demo"
     ),
-    seed: Annotated[int, typer.Option(help="Seed of weights and attacks.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=SEEDS, help="Seed of weights and attacks.")] = 0,
 ) -> None:
     """Attack three clients that train on photographs, and show what a curious server gets to see: about a minute.
 

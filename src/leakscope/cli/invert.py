@@ -10,6 +10,7 @@ import typer
 
 from leakscope.cli.console import notice, where
 from leakscope.cli.options import (
+    SEEDS,
     Channels,
     Classes,
     ImageSize,
@@ -39,7 +40,9 @@ def invert(
         str, typer.Option("--attack", "-a", help="Name of the attack: see leakscope list attacks.")
     ] = "inverting-gradients",
     steps: Annotated[int | None, typer.Option(help="Steps of each restart, if not the attack's own.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of the attack: the same seed, the same result.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=SEEDS, help="Seed of the attack: the same seed, the same result.")
+    ] = 0,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Output folder; by default below out/.")] = None,
     settings: Annotated[
         list[str] | None,
@@ -56,7 +59,9 @@ def invert(
     num_classes: Annotated[int | None, Classes] = None,
     image_size: Annotated[int | None, ImageSize] = None,
     channels: Annotated[int | None, Channels] = None,
-    model_seed: Annotated[int, typer.Option(help="Seed of random weights.", rich_help_panel="Model")] = 0,
+    model_seed: Annotated[
+        int, typer.Option(min=0, max=SEEDS, help="Seed of random weights.", rich_help_panel="Model")
+    ] = 0,
     mode: Annotated[
         Literal["train", "eval"],
         typer.Option(help="BatchNorm on batch (train) or running (eval) statistics.", rich_help_panel=_CLIENT),
@@ -101,8 +106,8 @@ def invert(
         ),
     ] = False,
     checkpoint_every: Annotated[
-        float, typer.Option(help="Seconds of work that a kill may cost.", rich_help_panel=_RUN)
-    ] = 10.0,
+        float, typer.Option(min=0, help="Seconds of work that a kill may cost.", rich_help_panel=_RUN)
+    ] = 5.0,
 ) -> None:
     """Attack what a client would share of IMAGES while it trains MODEL.
 
@@ -113,7 +118,7 @@ def invert(
     is done; the same command again goes on from there.
     """
     from leakscope.audit.images import load_images
-    from leakscope.audit.run import Case
+    from leakscope.audit.run import CHECKPOINT, Case
     from leakscope.audit.store import ensure_writable
     from leakscope.client import FedSGD
     from leakscope.models import load_model
@@ -173,7 +178,9 @@ def invert(
     if len(folders) > 1:
         where("all pictures", overview(out, folders[: len(records)]))
     if records[-1].status == Status.INTERRUPTED:
-        notice("Interrupted: the best so far is kept, and the same command again goes on from the last checkpoint.")
+        kept = any((folders[len(records) - 1] / CHECKPOINT).glob("*.pt"))
+        goes_on = "goes on from the last checkpoint" if kept else "starts again: no checkpoint was due yet"
+        notice(f"Interrupted: the best so far is kept; the same command again {goes_on}.")
         raise typer.Exit(130)
 
 

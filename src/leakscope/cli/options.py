@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from leakscope.types import Attack, ThreatModel
 
 __all__ = [
+    "SEEDS",
     "Channels",
     "Classes",
     "ImageSize",
@@ -26,6 +27,9 @@ __all__ = [
     "set_threads",
     "threat_named",
 ]
+
+SEEDS: Final = 2**63 - 1
+"""The largest seed."""
 
 # Arguments are described in the commands' own help: typer drops their help texts with recent versions of click.
 ModelName: Final = typer.Argument(metavar="MODEL", show_default=False)

@@ -20,14 +20,14 @@ _QUIET: Final = 30.0
 
 
 class Watch:
-    """A callback for attacks, and the display it feeds. One watch follows several ``batches``, one after the other.
+    """A callback for one attack, and the display it feeds while the block runs.
 
     ``jobs``: how many restarts run side by side; with one, a restart that begins means that those before it have ended.
-    ``seconds``: the budget of a batch, which bounds the time left.
+    ``seconds``: the budget of the attack, which bounds the time left.
     """
 
-    def __init__(self, console: Console, *, batches: int = 1, jobs: int = 1, seconds: float | None = None) -> None:
-        self._console, self._batches, self._jobs, self._seconds = console, batches, jobs, seconds
+    def __init__(self, console: Console, *, title: str, jobs: int = 1, seconds: float | None = None) -> None:
+        self._console, self._title, self._jobs, self._seconds = console, title, jobs, seconds
         self._bars = Bars(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -36,11 +36,13 @@ class Watch:
             console=console,
             transient=True,
             disable=not console.is_terminal,
+            redirect_stdout=False,
+            redirect_stderr=False,
         )
         self._task: TaskID | None = None
         self._said = time.monotonic()
-        self._batch = 0
-        self._begin()
+        self._first: tuple[int, float] | None = None
+        self._steps: dict[int, int] = {}
 
     def __enter__(self) -> Self:
         self._bars.start()
@@ -50,11 +52,6 @@ class Watch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._bars.stop()
-
-    def next_batch(self) -> None:
-        """The next batch begins."""
-        self._batch += 1
-        self._begin()
 
     def __call__(self, progress: Progress) -> None:
         """Show where a restart is."""
@@ -73,24 +70,14 @@ class Watch:
             state += f", {clock(left)} left"
         if self._console.is_terminal:
             if self._task is None:
-                self._task = self._bars.add_task(self._title(), total=total, completed=done, state=state)
+                self._task = self._bars.add_task(self._title, total=total, completed=done, state=state)
             self._bars.update(self._task, total=total, completed=done, state=state)
         elif time.monotonic() - self._said >= _QUIET:
             self._said = time.monotonic()
-            self._console.print(f"{self._title()}: step {done}/{total}, {state}", soft_wrap=True)
-
-    def _begin(self) -> None:
-        if self._task is not None:
-            self._bars.remove_task(self._task)
-        self._task = None
-        self._first: tuple[int, float] | None = None
-        self._steps: dict[int, int] = {}
-
-    def _title(self) -> str:
-        return "attacking" if self._batches == 1 else f"batch {self._batch}/{self._batches}"
+            self._console.print(f"{self._title}: step {done}/{total}, {state}", soft_wrap=True)
 
     def _left(self, done: int, total: int, progress: Progress) -> float | None:
-        """Seconds until this batch is done, at the pace so far."""
+        """Seconds until the attack is done, at the pace so far."""
         if self._first is None or done <= self._first[0]:
             return None
         pace = (time.monotonic() - self._first[1]) / (done - self._first[0])

@@ -35,16 +35,19 @@ def run_cases(
     from leakscope.types import Status
 
     records: list[Record] = []
-    with Watch(ERR, batches=len(cases), jobs=jobs, seconds=seconds) as watch:
-        for index, (case, folder) in enumerate(cases):
-            watch.next_batch()
-            if titles:
-                say(titles[index], style="bold")
+    for index, (case, folder) in enumerate(cases):
+        if titles:
+            say(titles[index], style="bold")
+        count = f"{index + 1}/{len(cases)} " if len(cases) > 1 else ""
+        with Watch(ERR, title=f"{count}{case.attack_name}", jobs=jobs, seconds=seconds) as watch:
             ran = invert(case, folder, fresh=fresh, every=every, callback=watch)
-            records.append(ran.record)
-            _show(ran, folder, brief=brief)
-            if ran.record.status == Status.INTERRUPTED:
-                break
+        records.append(ran.record)
+        _show(ran, folder, brief=brief)
+        if ran.record.status == Status.INTERRUPTED:
+            break
+    notes = {metric: why for record in records for metric, why in record.scores["notes"].items()}
+    for metric, why in notes.items() if not brief else ():
+        say(f"{metric}: {why}.", style="dim")
     return records
 
 
@@ -57,8 +60,6 @@ def _show(ran: Ran, folder: Path, *, brief: bool) -> None:
     if brief:
         return
     OUT.print(score_table(record))
-    for metric, why in record.scores["notes"].items():
-        say(f"{metric}: {why}.", style="dim")
     where("record", folder / "record.json")
     for label, path in drawn.items():
         where(label, path)

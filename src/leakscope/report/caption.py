@@ -8,8 +8,8 @@ from leakscope.audit.record import Record
 
 __all__ = ["client_line", "number", "picture_caption", "run_line", "title"]
 
-# What a caption shows, with its unit; the record holds the rest.
-_SHOWN = (("psnr", "PSNR", " dB"), ("ssim", "SSIM", ""), ("lpips", "LPIPS", ""))
+# What a caption shows, how, and in which unit; the record holds the rest.
+_SHOWN = (("psnr", "PSNR", ".1f", " dB"), ("ssim", "SSIM", ".3f", ""), ("lpips", "LPIPS", ".3f", ""))
 
 
 def title(record: Record) -> str:
@@ -40,18 +40,18 @@ def picture_caption(record: Record, index: int) -> list[str]:
     right = picture.label == picture.recovered_label
     label = f"label {picture.label}, " + ("recovered" if right else f"taken for {picture.recovered_label}")
     scores: list[str] = []
-    for name, shown, unit in _SHOWN:
+    for name, shown, form, unit in _SHOWN:
         values = record.metric(name)
         if values is not None and not math.isnan(values[index]):
-            scores.append(f"{shown} {number(values[index])}{unit}")
+            scores.append(f"{shown} {number(values[index], form)}{unit}")
     return [f"{picture.name} ({label})", "   ".join(scores)]
 
 
-def number(value: float) -> str:
-    """Three digits that matter: 17.5, 0.612, 104, ∞."""
+def number(value: float, form: str = ".3g") -> str:
+    """For people: a true minus, and ∞ for what has no end."""
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
-    return f"{value:.3g}".replace("-", "−")
+    return f"{value:{form}}".replace("-", "−")
 
 
 def _duration(seconds: float) -> str:
