@@ -67,7 +67,7 @@ def measure(case: str, ways: list[str], rounds: int, threads: int) -> dict[str, 
             norm = sum(a.square().sum() for a in gradient).sqrt()
             torch.autograd.grad(1 - inner / (norm * target_norm), x)
 
-    def step(differentiate):  # noqa: ANN001, ANN202
+    def step(differentiate):
         return lambda: member.advance(0, problem, differentiate, ())
 
     every = {

@@ -159,6 +159,16 @@ def test_restarts_keep_the_lowest_loss_whatever_runs_them(seen):
     assert {p.restart for p in told} == {0, 1, 2}
 
 
+def test_restarts_end_with_the_first_that_reaches_the_target(seen):
+    attack = ig(steps=300, population=4, stop=ls.Stop(target=0.05))
+    alone = attack(seen, generator=seeded())
+    assert alone.outcome.status is ls.Status.TARGET_REACHED
+    assert len(alone.trace) == 1
+    spread = replace(attack, workers=2)(seen, generator=seeded())
+    assert len(spread.trace) == 1
+    assert torch.allclose(spread.images, alone.images, atol=1e-3)
+
+
 def test_workers_receive_a_model_from_a_users_file(tmp_path):
     source = "import torch\nclass Net(torch.nn.Linear):\n    def forward(self, x): return super().forward(x.flatten(1))\n"
     (tmp_path / "mine.py").write_text(source + "def make(): return Net(48, 10)\n")

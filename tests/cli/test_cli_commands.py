@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from typer.testing import CliRunner, Result
 import leakscope as ls
 from leakscope.audit.record import read_record
 from leakscope.cli import app, demo
+from leakscope.cli.progress import Watch
 from leakscope.random import fork
 
 MLP = "leakscope:mlp?hidden=8"
@@ -189,8 +191,6 @@ def test_a_model_of_the_user(tmp_path: Path) -> None:
 
 def test_demo_shows_leaks_and_resistance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # The same scenes with fewer steps; the full ones take about a minute.
-    from dataclasses import replace
-
     short = tuple(replace(scene, options={"steps": 60 if "mlp" in scene.folder else 2}) for scene in demo._SCENES)
     monkeypatch.setattr(demo, "_SCENES", short)
     threads = torch.get_num_threads()
@@ -207,3 +207,43 @@ def test_demo_shows_leaks_and_resistance(tmp_path: Path, monkeypatch: pytest.Mon
     assert min(leaking) > max(resisting) + 3
     _run("demo", "--out", tmp_path, "--seed", "1")  # replaces the first
     assert read_record(tmp_path / "1-mlp").seed == 1
+
+
+def _ctrl_c_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(self: Watch, progress: ls.Progress) -> None:
+        if progress.step == step:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Watch, "__call__", stop)
+
+
+def test_ctrl_c_ends_with_130_and_what_there_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _ctrl_c_at(3, monkeypatch)
+    command = ["invert", MLP, "bundled:cat,coffee", "--batch-size", "1", "--steps", "9", "--out", str(tmp_path)]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 130
+    assert "no checkpoint was due yet" in result.stderr
+    assert read_record(tmp_path / "batch-0").status == "interrupted"
+    assert not (tmp_path / "batch-1").exists()
+    assert (tmp_path / "contact-sheet.png").exists()
+    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "demo")])
+    assert result.exit_code == 130
+    assert "remaining targets were left out" in result.stderr
+    assert (tmp_path / "demo" / "contact-sheet.png").exists()
+
+
+def test_ctrl_c_outside_an_attack_is_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stop(*args: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("leakscope.audit.images.load_images", stop)
+    result = CliRunner().invoke(app, ["invert", MLP, "bundled:cat", "--out", str(tmp_path)])
+    assert result.exit_code == 130
+    assert "Interrupted." in result.stderr
+
+
+def test_the_librarys_warnings_are_shown(tmp_path: Path) -> None:
+    """A checkpoint of another run, whose record is gone, is passed over: people should know."""
+    _run("invert", MLP, "bundled:cat", "--steps", "3", "--out", tmp_path)
+    (tmp_path / "record.json").unlink()
+    assert "belongs to another run" in _run("invert", MLP, "bundled:cat", "--steps", "4", "--out", tmp_path).stderr

@@ -45,14 +45,14 @@ def _broken_off(out: Path, number: signal.Signals) -> subprocess.CompletedProces
         # Test runners in the background hand down a SIGINT that is ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    until = time.monotonic() + 120
+    until = time.monotonic() + 150
     while not (out / "checkpoint" / "restart-0.pt").exists():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < until
         time.sleep(0.02)
     time.sleep(0.2)
     process.send_signal(number)
-    stdout, stderr = process.communicate(timeout=120)
+    stdout, stderr = process.communicate(timeout=140)
     return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
 

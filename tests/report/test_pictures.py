@@ -12,7 +12,7 @@ from PIL import Image
 
 from leakscope.audit.record import RECORD, Picture, Record, Target
 from leakscope.errors import BadInput
-from leakscope.report.caption import client_line, picture_caption, run_line, title
+from leakscope.report.caption import client_line, number, picture_caption, run_line, title
 from leakscope.report.pictures import contact_sheet, loss_curve, overview
 
 RED, BLUE = (250, 10, 10), (10, 10, 250)
@@ -108,8 +108,16 @@ def test_captions_say_what_happened() -> None:
         run_line(replace(record, trace=((1.0,), (1.0,)), seconds=7200.0))
         == "120 steps over 2 restarts in 2.0 h, finished"
     )
+    assert run_line(replace(record, steps=0, seconds=0.24)) == "0.2 s, finished"
     assert picture_caption(record, 0) == ["p0 (label 0, taken for 1)", "PSNR ∞ dB   SSIM −0.029"]
     assert picture_caption(record, 1)[0] == "p1 (label 1, recovered)"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(-0.0001, "0.000"), (-0.0286, "−0.029"), (math.inf, "∞"), (-math.inf, "−∞"), (17.5, "17.500")]
+)
+def test_numbers_for_people(value: float, text: str) -> None:
+    assert number(value, ".3f") == text
 
 
 def test_a_run_without_pictures_or_losses_is_refused(tmp_path: Path) -> None:

@@ -81,12 +81,20 @@ def _in_processes(
         results: list[MemberResult] = []
         try:
             for future in as_completed(futures):
+                if future.cancelled():
+                    continue
                 results.append(future.result())
+                if results[-1].outcome.status is Status.TARGET_REACHED:
+                    for later in futures:  # members start in order: only later ones can still be cancelled
+                        later.cancel()
         except KeyboardInterrupt:  # the workers got it too, and each hands over what it has
             for future in futures:
                 future.cancel()
             results = [future.result() for future in futures if not future.cancelled()]
-    return sorted(results, key=lambda result: result.index)
+    results.sort(key=lambda result: result.index)
+    # As if run one after the other: what came after the first success does not count.
+    reached = [place for place, r in enumerate(results, start=1) if r.outcome.status is Status.TARGET_REACHED]
+    return results[: reached[0]] if reached else results
 
 
 _news: Queue[Progress | None] | None = None

@@ -52,11 +52,13 @@ def run_cases(
 
 
 def _show(ran: Ran, folder: Path, *, brief: bool) -> None:
+    from leakscope.report.caption import run_line
+
     record = ran.record
     if ran.reused:
         notice(f"This run ended before ({record.created}), so nothing was run. --fresh runs it again.")
     drawn = _draw(record, folder, again=not ran.reused)
-    say(f"{record.message} Loss {record.energy:.3g} after {record.steps} steps, {record.seconds:.0f} s.")
+    say(f"{record.message} Loss {record.energy:.3g}, {run_line(record)}.")
     if brief:
         return
     OUT.print(score_table(record))

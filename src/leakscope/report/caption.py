@@ -29,7 +29,9 @@ def client_line(record: Record) -> str:
 
 
 def run_line(record: Record) -> str:
-    """How the run went: ``200 steps in 31 s, finished``."""
+    """How the run went: ``200 steps in 31 s, finished``; closed-form attacks have no steps."""
+    if not record.steps:
+        return f"{_duration(record.seconds)}, {record.status}"
     restarts = f" over {len(record.trace)} restarts" if len(record.trace) > 1 else ""
     return f"{record.steps} steps{restarts} in {_duration(record.seconds)}, {record.status}"
 
@@ -51,10 +53,11 @@ def number(value: float, form: str = ".3g") -> str:
     """For people: a true minus, and ∞ for what has no end."""
     if math.isinf(value):
         return "∞" if value > 0 else "−∞"
-    return f"{value:{form}}".replace("-", "−")
+    text = f"{value:{form}}"
+    return text.lstrip("-") if float(text) == 0 else text.replace("-", "−")
 
 
 def _duration(seconds: float) -> str:
     if seconds < 90:
-        return f"{seconds:.0f} s"
+        return f"{seconds:.0f} s" if seconds >= 10 else f"{seconds:.1f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
