@@ -38,7 +38,7 @@ bench: $(VENV)/dev
 	$(BIN)/python benchmarks/peers.py $(if $(DATA),--data $(DATA))
 
 papers: $(VENV)/dev
-	$(BIN)/python -m pytest tests/papers -m papers -s -o addopts= $(if $(DATA),--data $(DATA))
+	$(BIN)/python -m pytest tests/papers -m papers -s -o addopts= -o timeout=0 $(if $(DATA),--data $(DATA))
 
 clean:
 	rm -rf $(VENV) out .pytest_cache .ruff_cache .coverage

@@ -217,7 +217,7 @@ class Reconstruction:
 
     ``energy`` is the attacker's own loss at these images: the only thing a realistic attacker can choose by.
     ``trace`` holds the measured losses, one list per restart; ``evidence`` what an attack found out on its way
-    (rank, condition number, self-check, which gradient was used).
+    (rank, condition number, self-check, which gradient was used). ``seconds`` counts earlier sessions of a resumed run.
     """
 
     images: Tensor

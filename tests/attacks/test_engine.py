@@ -103,6 +103,13 @@ def test_a_checkpoint_is_not_taken_for_another_runs(seen, tmp_path):
     assert torch.equal(other.images, ig()(seen, generator=seeded(2)).images)
 
 
+def test_a_checkpoint_is_not_shared_between_servers_that_know_more_or_less(seen, tmp_path):
+    attack = ig(checkpoint=Checkpoint(folder=tmp_path, every=0))
+    attack(seen, generator=seeded())
+    wrong = replace(seen, labels=seen.labels + 1)
+    assert torch.equal(attack(wrong, generator=seeded()).images, ig()(wrong, generator=seeded()).images)
+
+
 def test_an_unreadable_checkpoint_is_named(seen, tmp_path):
     (tmp_path / "restart-0.pt").write_bytes(b"rubbish")
     with pytest.raises(ls.BadInput, match=r"restart-0\.pt cannot be read.*Delete it"):
@@ -170,7 +177,9 @@ def test_restarts_end_with_the_first_that_reaches_the_target(seen):
 
 
 def test_workers_receive_a_model_from_a_users_file(tmp_path):
-    source = "import torch\nclass Net(torch.nn.Linear):\n    def forward(self, x): return super().forward(x.flatten(1))\n"
+    source = (
+        "import torch\nclass Net(torch.nn.Linear):\n    def forward(self, x): return super().forward(x.flatten(1))\n"
+    )
     (tmp_path / "mine.py").write_text(source + "def make(): return Net(48, 10)\n")
     model = ls.load_model(f"{tmp_path}/mine.py:make", image_size=4, num_classes=10)
     batch = ls.bundled_batch(["cat"], size=4)

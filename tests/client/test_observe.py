@@ -133,6 +133,9 @@ def test_bad_input_is_refused(resnet):
     wrong = ls.bundled_batch(["cat"], size=16, labels=[10], num_classes=11)
     with pytest.raises(ls.BadInput, match=r"Label 10 is out of range.*10 classes, 0 to 9"):
         ls.observe(resnet, wrong, protocol=ls.FedSGD(), generator=seeded())
+    tiny = ls.load_model("torchvision:resnet18", num_classes=10, image_size=32, seed=0)
+    with pytest.raises(ls.BadInput, match="one value per channel"):
+        ls.observe(tiny, ls.bundled_batch(["cat"], size=32), protocol=ls.FedSGD(mode="train"), generator=seeded())
     with pytest.raises(ls.BadInput, match="accepted: 'train' or 'eval'"):
         ls.FedSGD(mode="training")
     with pytest.raises(ls.BadInput, match="accepted: 'mean' or 'sum'"):

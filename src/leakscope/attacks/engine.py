@@ -30,7 +30,7 @@ AGREE: Final = 0.02
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberResult:
-    """What one restart brought back."""
+    """What one restart brought back, and its share of the time, earlier sessions of a resumed run included."""
 
     index: int
     images: Tensor
@@ -38,6 +38,7 @@ class MemberResult:
     energy: float
     outcome: Outcome
     trace: tuple[float, ...]
+    seconds: float
     evidence: dict[str, object]
 
 
@@ -107,6 +108,7 @@ def run_together(
             energy=member.best,
             outcome=member.outcome or ending,
             trace=tuple(member.trace),
+            seconds=elapsed() / len(members),
             evidence=evidence | {"labels": member.label_source},
         )
         for member in members

@@ -8,7 +8,6 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
-import time
 from collections.abc import Generator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
@@ -30,7 +29,6 @@ def run(
     attack: Optimisation, observation: Observation, *, generator: torch.Generator, callback: Callback | None
 ) -> Reconstruction:
     """Every member of the population; the reconstruction is the member with the lowest loss measured."""
-    started = time.monotonic()
     workers = min(attack.workers, attack.population)
     # Members run side by side in workers and one after the other within each: the time is shared out evenly.
     rounds = -(-attack.population // workers)
@@ -54,7 +52,7 @@ def run(
         outcome=interrupted[0] if interrupted else best.outcome,
         trace=tuple(result.trace for result in results),
         steps=sum(len(result.trace) for result in results),
-        seconds=time.monotonic() - started,
+        seconds=sum(result.seconds for result in results) / workers,
         evidence=best.evidence | {"restart": best.index, "energies": [result.energy for result in results]},
     )
 
@@ -71,7 +69,9 @@ def _in_processes(
     context = multiprocessing.get_context("spawn")
     threads = max(1, (os.cpu_count() or 1) // workers)
     news: Queue[Progress | None] = context.Queue()
-    pool = ProcessPoolExecutor(workers, mp_context=context, initializer=_start_worker, initargs=(threads, news, user_files()))
+    pool = ProcessPoolExecutor(
+        workers, mp_context=context, initializer=_start_worker, initargs=(threads, news, user_files())
+    )
     alone = replace(attack, workers=1)
     state = generator.get_state()
     with _relay(news, callback), pool:

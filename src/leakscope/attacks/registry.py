@@ -38,4 +38,3 @@ def attack(name: str, /, **options: object) -> Attack:
         if key not in fields:
             raise UnknownName(f"option of {name}", key, own | fields)
     return dataclasses.replace(made, **more) if more else made  # type: ignore[type-var]
-

@@ -86,7 +86,10 @@ def invert(
     restarts: Annotated[
         int | None, typer.Option(help="Independent starts; the lowest loss is kept.", rich_help_panel=_RUN)
     ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", "-j", help="Restarts run side by side.", rich_help_panel=_RUN)] = 1,
+    jobs: Annotated[
+        int | None,
+        typer.Option("--jobs", "-j", help="Restarts run side by side; by default one per core.", rich_help_panel=_RUN),
+    ] = None,
     gradient: Annotated[
         Literal["auto", "exact", "fast"] | None,
         typer.Option(help="How the objective is differentiated.", rich_help_panel=_RUN),
@@ -117,6 +120,7 @@ def invert(
     Writes each original beside its reconstruction, a contact sheet, the loss curve and record.json. Ctrl-C keeps what
     is done; the same command again goes on from there.
     """
+    from leakscope.attacks import Optimisation
     from leakscope.audit.images import load_images
     from leakscope.audit.run import CHECKPOINT, Case
     from leakscope.audit.store import ensure_writable
@@ -133,13 +137,14 @@ def invert(
         attack,
         steps=steps,
         restarts=restarts,
-        jobs=None if jobs == 1 else jobs,
+        jobs=jobs,
         gradient=gradient,
         seconds=seconds,
         patience=patience,
         target=target,
         pairs=settings or [],
     )
+    jobs = configured.workers if isinstance(configured, Optimisation) else 1
     knowledge, classes = threat_named(threat), parse_labels(labels)
     client = FedSGD(mode=mode, reduction=reduction, share_buffers=share_buffers)
     out = out or Path("out") / re.sub(r"[^\w.-]+", "-", f"{attack}-{model}").strip("-")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from inspect import signature
@@ -107,6 +108,8 @@ def build_attack(
     made = attack(name, **options)
     stops = {"seconds": seconds, "patience": patience, "target": target}
     stops = {key: value for key, value in stops.items() if value is not None}
+    if jobs is None and restarts is not None:
+        jobs = max(1, min(restarts, os.cpu_count() or 1))
     fields = {"population": restarts, "workers": jobs, "gradient": gradient}
     fields = {key: value for key, value in fields.items() if value is not None}
     if not stops and not fields:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, final
 
@@ -62,7 +62,7 @@ class FedSGD:
         """
         stochastic = self.stochastic and generator is not None
         draws = nullcontext() if generator is None else global_draws(generator)
-        with model.mode(self.mode == "train", stochastic=stochastic), draws:
+        with model.mode(self.mode == "train", stochastic=stochastic), draws, _explained(model):
             logits = model.functional(parameters, self._buffers(model) if buffers is None else buffers, images)
         return F.cross_entropy(logits, labels, reduction=self.reduction)
 
@@ -86,3 +86,17 @@ class FedSGD:
     def _buffers(self, model: VisionModel) -> dict[str, Tensor]:
         """Copies of the buffers for a forward pass to write in; none in eval mode, where nothing is written."""
         return {n: b.clone() for n, b in model.named_buffers()} if self.mode == "train" else {}
+
+
+@contextmanager
+def _explained(model: VisionModel) -> Generator[None]:
+    """What torch says of BatchNorm over a single value, in words that tell what to do."""
+    try:
+        yield
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise BadInput(
+            f"{model.name} cannot train on this batch: a BatchNorm layer sees one value per channel, which has no "
+            "variance. Take more or larger images, or evaluation mode."
+        ) from error
