@@ -241,7 +241,6 @@ def test_the_exact_gradient_takes_over_when_the_fast_one_disagrees():
         {"schedule": cosine_decay},
         {"schedule": decay_at(0.1)},
     ],
-    ids=str,
 )
 def test_every_parameter_changes_the_result(seen, change):
     base = ig(steps=10)(seen, generator=seeded())
