@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -94,6 +95,44 @@ def test_sigkill_and_resume_gives_the_same_bits(tmp_path):
     again.communicate(timeout=120)
     assert first > 100
     assert torch.equal(torch.load(tmp_path / "whole.pt"), torch.load(tmp_path / "killed.pt"))
+
+
+ORPHANS = """
+import os, torch, leakscope as ls
+if __name__ == "__main__":
+    model = ls.load_model("leakscope:lenet-dlg", num_classes=10, image_size=16, seed=0)
+    batch = ls.bundled_batch(["cat"], size=16)
+    seen = ls.observe(model, batch, protocol=ls.FedSGD(), generator=torch.Generator().manual_seed(0))
+    attack = ls.attack("inverting-gradients", steps=1_000_000, population=2, workers=2)
+    attack(seen, generator=torch.Generator().manual_seed(1), callback=lambda p: print(p.restart, flush=True))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="finds the workers in /proc")
+def test_workers_end_with_a_killed_parent(tmp_path):
+    script = tmp_path / "orphans.py"
+    script.write_text(ORPHANS)
+    parent = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    heard = set()
+    for line in parent.stdout:
+        heard.add(line.strip())
+        if heard == {"0", "1"}:
+            break
+    children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()
+    assert len(children) >= 2
+    parent.kill()
+    parent.wait()
+    deadline = time.monotonic() + 20
+    while any(_alive(child) for child in children) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not [child for child in children if _alive(child)]
+
+
+def _alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split(")")[1].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_a_checkpoint_is_not_taken_for_another_runs(seen, tmp_path):

@@ -102,10 +102,19 @@ _news: Queue[Progress | None] | None = None
 
 def _start_worker(threads: int, news: Queue[Progress | None], files: tuple[Path, ...]) -> None:
     global _news
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     for file in files:  # a model from a user's file can only be received where that file has run
         run_file(file)
     _news = news
     torch.set_num_threads(threads)
+
+
+def _end_with_parent() -> None:
+    """A parent that was killed cannot stop its workers: they watch it, and end with it."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _run_in_worker(
