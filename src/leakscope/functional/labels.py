@@ -55,28 +55,51 @@ def counting(
     gradient best; counts are rounded by largest remainder. The gradient must be a batch mean. (The class-wise
     estimate follows instance-wise label restoration, Ma et al. 2023, whose ratio ∂L/∂W_k / ∂L/∂b_k is unstable where
     a class is about as frequent as the softmax expects.)
+
+    A trained network is sure of most samples, whose residuals vanish: their labels are not in the gradient. Two things
+    keep the estimate from going astray there. Where features are not negative, a negative entry in row k proves that
+    class k occurs: n_k ≥ 1. And the more the softmax varies from class to class, the less one p_j speaks for all
+    samples of class j, so the more the counts are held to B/K, the best guess for what leaves no trace.
     """
     weight, bias = weight.double(), bias.double()
     head_weight, head_bias = head_weight.double(), head_bias.double()
     common = bias @ weight / bias.square().sum().clamp_min(torch.finfo(torch.float64).tiny)  # least squares, (F,)
     features = common.expand_as(weight)  # (K, F)
+    least = _occurring(weight, common, batch_size)
     counts = torch.full_like(bias, batch_size / len(bias))
+    varied = 0.0
     for _ in range(rounds):
         expected = torch.softmax(features @ head_weight.T + head_bias, dim=1)  # (K, K), row j: p_j
-        counts = _solve_counts(expected, bias, batch_size)
+        counts = _solve_counts(expected, bias, batch_size, least, prior=4 * varied**2 * len(bias))
         sums = (expected * counts[:, None]).T @ features - batch_size * weight  # row k: n_k f_k
         present = counts[:, None] > 0.5
         features = torch.where(present, sums / counts[:, None].clamp_min(0.5), common)
+        share = counts[:, None] / counts.sum()
+        varied = float((share * (expected - (share * expected).sum(dim=0)).square()).sum())
     return _round_to(counts, batch_size)
 
 
-def _solve_counts(expected: Tensor, bias: Tensor, batch_size: int) -> Tensor:
-    """n ≥ 0 with Σ n = B and Σ_j n_j (p_j − e_j) ≈ B ∂L/∂b, by non-negative least squares."""
-    system = expected.T - torch.eye(len(bias), dtype=bias.dtype, device=bias.device)
-    heavy = 1e3 * torch.ones(1, len(bias), dtype=bias.dtype, device=bias.device)  # the sum outweighs the fit
-    rows = torch.cat([system, heavy]).cpu().numpy()
-    target = torch.cat([batch_size * bias, 1e3 * batch_size * bias.new_ones(1)]).cpu().numpy()
-    return torch.from_numpy(nnls(rows, target)[0]).to(bias)
+def _occurring(weight: Tensor, common: Tensor, batch_size: int) -> Tensor:
+    """1 for classes that must occur, (K,): ∂L/∂W_k = Σ_i (p_ik − [y_i = k]) f_i/B is negative only where y_i = k.
+
+    That needs features ≥ 0, which the mean feature shows; else, or if the classes were too many, nothing is claimed.
+    """
+    none = weight.new_zeros(len(weight))
+    if float(common.clamp(max=0).abs().sum()) > 0.05 * float(common.abs().sum()):
+        return none
+    found = (weight.min(dim=1).values < -1e-6 * weight.abs().max()).to(weight.dtype)
+    return found if int(found.sum()) <= batch_size else none
+
+
+def _solve_counts(expected: Tensor, bias: Tensor, batch_size: int, least: Tensor, *, prior: float) -> Tensor:
+    """n ≥ least with Σ n = B and Σ_j n_j (p_j − e_j) ≈ B ∂L/∂b, n ≈ B/K as far as ``prior`` says: least squares."""
+    classes = len(bias)
+    eye = torch.eye(classes, dtype=bias.dtype, device=bias.device)
+    heavy = 1e3 * bias.new_ones(1, classes)  # the sum outweighs the fit
+    rows = torch.cat([expected.T - eye, prior**0.5 * eye, heavy])
+    even = bias.new_full((classes,), prior**0.5 * batch_size / classes)
+    target = torch.cat([batch_size * bias, even, bias.new_full((1,), 1e3 * batch_size)]) - rows @ least
+    return torch.from_numpy(nnls(rows.cpu().numpy(), target.cpu().numpy())[0]).to(bias) + least
 
 
 def _round_to(counts: Tensor, total: int) -> Tensor:
