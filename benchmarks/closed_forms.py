@@ -25,6 +25,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor, nn
 
 import leakscope as ls
+import leakscope.models  # before timm: it mends torchvision's operators
 from leakscope.functional.patches import from_patches
 
 B16, TI16 = "timm:vit_base_patch16_224", "timm:vit_tiny_patch16_224"

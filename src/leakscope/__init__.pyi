@@ -1,6 +1,7 @@
 # The public names, spelled out, and where each lives. The package loads them from here, on first use.
 
 from .attacks import ATTACKS, Checkpoint, Optimisation, Stop, attack, recover_labels, register_attack
+from .attacks.analytic.scan import analytic_scan
 from .client import FedSGD, observe, threats
 from .errors import BadInput, LeakscopeError, MissingExtra, MissingKnowledge, NotApplicable, UnknownName
 from .metrics import METRICS, Metric, Scores, metric, score
@@ -53,6 +54,7 @@ __all__ = [
     "ThreatModel",
     "UnknownName",
     "VisionModel",
+    "analytic_scan",
     "attack",
     "bundled_batch",
     "bundled_names",

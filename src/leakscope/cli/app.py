@@ -12,7 +12,7 @@ import click
 import typer
 from typer.core import TyperGroup
 
-from leakscope.cli import demo, describe, invert, listing
+from leakscope.cli import demo, describe, invert, listing, scan
 from leakscope.cli.console import error, notice, say, show_log
 from leakscope.errors import LeakscopeError
 
@@ -69,5 +69,6 @@ def leakscope(
 
 app.command("demo")(demo.demo)
 app.command("invert")(invert.invert)
+app.command("scan")(scan.scan)
 app.command("list")(listing.listing)
 app.command("describe")(describe.describe)

@@ -40,12 +40,14 @@ class Target:
 
 
 def tiny_targets() -> Iterator[Target]:
-    """One target of each kind: smooth convolutions, ReLU with BatchNorm, fully connected, a transformer."""
+    """One target of each kind: smooth convolutions, ReLU with BatchNorm, fully connected, two transformers."""
     for name, size in (
         ("leakscope:lenet-dlg", 16),
         ("leakscope:resnet20", 16),
         ("leakscope:mlp?hidden=32&activation=tanh", 16),
+        ("leakscope:mlp?hidden=32&activation=relu", 16),
         ("timm:vit_tiny_patch16_224", 32),
+        ("leakscope:april-a", 8),
     ):
         model = load_model(name, num_classes=10, image_size=size, seed=0)
         yield Target(name=name, model=model, batch=bundled_batch(["cat"], size=size))
