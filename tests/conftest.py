@@ -7,8 +7,8 @@ os.environ["OMP_NUM_THREADS"] = "1"  # for the processes that tests start
 import torch
 from hypothesis import settings
 
-# Random cases are the same on every run and machine: a build must not fail by luck. `--hypothesis-profile=explore` draws
-# new ones.
+# Random cases are the same on every run and machine: a build must not fail by luck.
+# `--hypothesis-profile=explore` draws new ones.
 settings.register_profile("fixed", deadline=None, derandomize=True)
 settings.register_profile("explore", deadline=None)
 settings.load_profile("fixed")

@@ -15,14 +15,19 @@ from typing import Any, Final, cast
 
 from leakscope.errors import BadInput
 
-__all__ = ["FAILED", "RECORD", "SCHEMA", "Picture", "Record", "Target", "read_record"]
+__all__ = ["FAILED", "RECORD", "REFUSED", "SCHEMA", "SKIPPED", "Picture", "Record", "Target", "read_record"]
 
 SCHEMA: Final = 1
 """The version of the format; readers refuse a newer one."""
 
 RECORD: Final = "record.json"
 FAILED: Final = "failed"
-"""The status of a run that ended in an exception; every other status is a :class:`~leakscope.types.Status`."""
+"""The status of a run that ended in an exception: never counted as safe."""
+REFUSED: Final = "refused"
+"""The status of an attack whose conditions did not hold; ``message`` gives the reason."""
+SKIPPED: Final = "skipped"
+"""The status of a campaign's cell that an earlier rung of the ladder made needless. Every other status is a
+:class:`~leakscope.types.Status`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +59,8 @@ class Record:
     ``run`` is a digest of everything the result depends on: equal runs have equal results. ``stream`` names the random
     streams forked from ``seed``. ``energies`` are the best losses of the restarts, ``restart`` is the one that was
     kept, by its loss alone. ``trace`` holds every measured loss, one row per restart. ``scores`` is what
-    ``Scores.to_json`` gives, in the order of ``pictures``.
+    ``Scores.to_json`` gives, in the order of ``pictures``. ``cell`` and ``role`` say which cell of a campaign this is
+    and what for (see :mod:`leakscope.audit.cell`); both are plain for a run outside a campaign.
     """
 
     schema: int = SCHEMA
@@ -71,6 +77,9 @@ class Record:
     stream: str
     created: str
     versions: Mapping[str, str]
+    cell: str = ""
+    role: str = "attack"
+    defences: tuple[Mapping[str, object], ...] = ()
     error: str | None = None
     energy: float = math.nan
     steps: int = 0
@@ -118,6 +127,7 @@ def _record(data: dict[str, Any]) -> Record:
     values = {key: value for key, value in data.items() if key in known}
     values["target"] = Target(**target)
     values["knows"] = tuple(data["knows"])
+    values["defences"] = tuple(data.get("defences", ()))
     values["energy"] = float(data["energy"])
     values["energies"] = tuple(float(value) for value in data["energies"])
     values["pictures"] = tuple(Picture(**picture) for picture in data["pictures"])
