@@ -2,7 +2,22 @@
 
 from .attacks import ATTACKS, Checkpoint, Optimisation, Stop, attack, recover_labels, register_attack
 from .attacks.analytic.scan import analytic_scan
-from .client import FedSGD, observe, threats
+from .client import (
+    Adam,
+    Augmentation,
+    Augmented,
+    FedAvg,
+    FedSGD,
+    SecureAggregation,
+    Sgd,
+    Split,
+    adamw,
+    client_from,
+    joined,
+    observe,
+    threats,
+    trained_on,
+)
 from .errors import BadInput, LeakscopeError, MissingExtra, MissingKnowledge, NotApplicable, UnknownName
 from .metrics import METRICS, Metric, Scores, metric, score
 from .models import MODELS, Anatomy, VisionModel, load_model
@@ -28,12 +43,16 @@ __all__ = [
     "ATTACKS",
     "METRICS",
     "MODELS",
+    "Adam",
     "Anatomy",
     "Attack",
+    "Augmentation",
+    "Augmented",
     "BadInput",
     "Batch",
     "Checkpoint",
     "ClientProtocol",
+    "FedAvg",
     "FedSGD",
     "InputSpec",
     "Knows",
@@ -48,16 +67,22 @@ __all__ = [
     "Progress",
     "Reconstruction",
     "Scores",
+    "SecureAggregation",
+    "Sgd",
     "Signal",
+    "Split",
     "Status",
     "Stop",
     "ThreatModel",
     "UnknownName",
     "VisionModel",
+    "adamw",
     "analytic_scan",
     "attack",
     "bundled_batch",
     "bundled_names",
+    "client_from",
+    "joined",
     "load_model",
     "metric",
     "observe",
@@ -65,4 +90,5 @@ __all__ = [
     "register_attack",
     "score",
     "threats",
+    "trained_on",
 ]

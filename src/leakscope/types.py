@@ -8,9 +8,9 @@ Pixels are in [0, 1] everywhere outside a model. Hidden knowledge is absent (``N
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -32,6 +32,7 @@ __all__ = [
     "Outcome",
     "Progress",
     "Reconstruction",
+    "Setting",
     "Signal",
     "Status",
     "ThreatModel",
@@ -133,13 +134,72 @@ class ClientProtocol(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What a client is about to do: the model, its private images and labels, the protocol. A defence may change it.
+
+    Labels are (B,) class indices, or (B, K) probabilities where inputs are mixed. ``others`` are further images of
+    this client, or of other clients, which a defence may draw on. A server that knows the defences takes the client
+    to follow ``aware``, one that does not ``unaware``.
+    """
+
+    model: VisionModel
+    images: Tensor
+    labels: Tensor
+    protocol: ClientProtocol
+    aware: ClientProtocol
+    unaware: ClientProtocol
+    others: Batch | None = None
+
+    def follow(self, change: Callable[[ClientProtocol], ClientProtocol], *, openly: bool = False) -> Setting:
+        """The same, with another protocol; ``openly`` where no server can miss it (it orders the training itself)."""
+        return replace(
+            self,
+            protocol=change(self.protocol),
+            aware=change(self.aware),
+            unaware=change(self.unaware) if openly else self.unaware,
+        )
+
+
 class Defence(Protocol):
-    """Something a client does to its signal before sending it."""
+    """Something a client does to give less away. Subclass it, and override what the defence acts on.
 
-    @property
-    def name(self) -> str: ...
+    ``prepare`` changes batch, model or protocol before training; calling the defence changes the signal before it is
+    sent. ``as_seen``, ``pool`` and ``deviation`` are the view of a server that knows the defence. By default nothing is
+    changed.
+    """
 
-    def __call__(self, signal: Signal, *, generator: torch.Generator) -> Signal: ...
+    __slots__ = ()
+
+    name: ClassVar[str] = ""
+    same_images: ClassVar[bool] = True
+    """Whether every round trains on the same images; where not, a server cannot pool rounds."""
+
+    def prepare(self, setting: Setting, *, generator: torch.Generator) -> Setting:
+        """What the client trains on, and how."""
+        return setting
+
+    def __call__(self, signal: Signal, *, setting: Setting, generator: torch.Generator) -> Signal:
+        """What the client sends in place of ``signal``."""
+        return signal
+
+    def as_seen(self, replayed: Signal, observed: Signal) -> Signal:
+        """A candidate's replay as this defence would have let it through, differentiable, given what was observed."""
+        return replayed
+
+    def pool(self, signals: Sequence[Signal]) -> tuple[Signal, Defence]:
+        """Several rounds' signals of the same images as one, and the defence that would have left that much."""
+        stacked = {name: torch.stack([signal[name] for signal in signals]) for name in signals[0]}
+        # A counter (BatchNorm's number of batches) has no mean.
+        return {name: v.mean(0) if v.is_floating_point() else v[0] for name, v in stacked.items()}, self
+
+    def deviation(self, observed: Signal, batch_size: int) -> Mapping[str, float]:
+        """The standard deviation of the noise in each tensor of an observed signal; empty where there is none."""
+        return {}
+
+    def bytes_sent(self, signal: Signal) -> int:
+        """The size of a sent ``signal`` as this defence encodes it."""
+        return sum(value.numel() * value.element_size() for value in signal.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,6 +207,7 @@ class Observation:
     """Everything the server sees, and nothing else: the only argument an attack gets.
 
     ``protocol`` is the server's *belief* about the client; for hidden hyper-parameters it may be wrong on purpose.
+    ``rounds`` are the signals of further rounds on the same images and weights, if the server asked more than once.
     """
 
     signal: Signal
@@ -157,6 +218,7 @@ class Observation:
     labels: Tensor | None = None
     public: Batch | None = None
     defences: tuple[Defence, ...] = ()
+    rounds: tuple[Signal, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "signal", dict(self.signal))
@@ -232,7 +294,7 @@ class Reconstruction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """What a running attack tells its callback. ``images`` makes the best candidate so far, when asked."""
+    """What a running attack tells its callback; ``images`` and ``labels`` make the best candidate so far, if asked."""
 
     step: int
     steps: int
@@ -242,6 +304,7 @@ class Progress:
     restart: int = 0
     restarts: int = 1
     images: Callable[[], Tensor] | None = None
+    labels: Callable[[], Tensor] | None = None
 
 
 Callback = Callable[[Progress], None]

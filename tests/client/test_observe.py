@@ -3,7 +3,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import leakscope as ls
-from leakscope.types import Knows
+from leakscope.types import Defence, Knows
 
 
 def seeded(seed=0):
@@ -78,16 +78,12 @@ def test_the_observation_does_not_hold_the_images(resnet, batch):
 
 
 def test_defences_act_in_order_and_are_hidden_unless_known(resnet, batch):
-    class Double:
-        name = "double"
-
-        def __call__(self, signal, *, generator):
+    class Double(Defence):
+        def __call__(self, signal, *, setting, generator):
             return {n: 2 * v for n, v in signal.items()}
 
-    class OnlyHead:
-        name = "only-head"
-
-        def __call__(self, signal, *, generator):
+    class OnlyHead(Defence):
+        def __call__(self, signal, *, setting, generator):
             return {n: v for n, v in signal.items() if n.startswith("linear") or n.startswith("fc")}
 
     plain = ls.observe(resnet, batch, protocol=ls.FedSGD(), generator=seeded())

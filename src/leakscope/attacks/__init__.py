@@ -2,6 +2,16 @@
 
 from leakscope.attacks.labels import recover_labels
 from leakscope.attacks.optimisation import Checkpoint, Optimisation, Stop
-from leakscope.attacks.registry import ATTACKS, attack, register_attack
+from leakscope.attacks.registry import ATTACKS, Leaky, attack, known_to_leak, register_attack
 
-__all__ = ["ATTACKS", "Checkpoint", "Optimisation", "Stop", "attack", "recover_labels", "register_attack"]
+__all__ = [
+    "ATTACKS",
+    "Checkpoint",
+    "Leaky",
+    "Optimisation",
+    "Stop",
+    "attack",
+    "known_to_leak",
+    "recover_labels",
+    "register_attack",
+]

@@ -83,6 +83,8 @@ def exact(
     seen, guess = problem.observation, candidate()
     with seen.model.differentiable_twice(), _watching(seen.model, problem.watched) as activations:
         signal = seen.protocol.replay(seen.model, guess.images, guess.labels, create_graph=True)
+        if problem.watched and not isinstance(seen.protocol, LossProtocol):
+            _show_all(seen, guess, activations)
         loss = problem.total(guess, Evaluation(signal=signal, activations=activations), progress)
         by_leaf = _grad(loss, leaves)
     return loss.detach(), by_leaf
@@ -120,6 +122,14 @@ def fast(
         loss = protocol.loss(model, again.images, again.labels, parameters=shifted)
     moved = _grad(loss, leaves)
     return total.detach(), [d if s is None else d + (m - s) / step for d, m, s in zip(direct, moved, base, strict=True)]
+
+
+def _show_all(seen: Observation, guess: Candidate, activations: dict[str, Tensor]) -> None:
+    """What flows in when the model it sent out sees the whole guess: a client's own passes may take parts of it."""
+    activations.clear()
+    training = getattr(seen.protocol, "mode", "eval") == "train"
+    with seen.model.mode(training):
+        seen.model.functional({}, {name: b.clone() for name, b in seen.model.named_buffers()}, guess.images)
 
 
 def agreement(one: Sequence[Tensor], other: Sequence[Tensor]) -> float:

@@ -140,6 +140,7 @@ def _progress(attack: Optimisation, member: Member, step: int, seconds: float) -
         restart=member.index,
         restarts=attack.population,
         images=member.images,
+        labels=member.labels,
     )
 
 

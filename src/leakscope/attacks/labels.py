@@ -9,12 +9,25 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from leakscope.client.gradient_view import as_gradient
 from leakscope.errors import NotApplicable, UnknownName
 from leakscope.functional import labels as rules
 from leakscope.models import Classifier
 from leakscope.types import Observation
 
-__all__ = ["LABEL_RULES", "LabelGuess", "LabelSource", "idlg", "joint", "known_or_recovered", "recover_labels"]
+__all__ = [
+    "LABEL_RULES",
+    "UNKNOWN_LABEL",
+    "LabelGuess",
+    "LabelSource",
+    "idlg",
+    "joint",
+    "known_or_recovered",
+    "recover_labels",
+]
+
+UNKNOWN_LABEL: Final = -1
+"""Stands for the class of an image where nothing says what it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +49,8 @@ def known_or_recovered(observation: Observation, generator: torch.Generator) -> 
     """The labels if this server knows them; else read off the gradient by the first rule that applies."""
     if observation.labels is not None:
         return LabelGuess(values=observation.labels, source="known")
+    if not getattr(observation.protocol, "uses_labels", True):  # features: no label plays a part in them
+        return LabelGuess(values=torch.full((observation.batch_size,), UNKNOWN_LABEL), source="not used")
     reasons: list[str] = []
     for name in ("counting", "idlg", "gradinversion"):
         try:
@@ -57,10 +72,13 @@ def joint(observation: Observation, generator: torch.Generator) -> LabelGuess:
 
 
 def recover_labels(observation: Observation, rule: str = "counting") -> Tensor:
-    """The batch's labels, (B,), read off the gradient of the classifier by ``rule``; see :data:`LABEL_RULES`."""
+    """The batch's labels, (B,), read off the gradient of the classifier by ``rule``; see :data:`LABEL_RULES`.
+
+    A weight delta is taken for a gradient first (:func:`as_gradient`): after several steps the rules only nearly hold.
+    """
     if rule not in LABEL_RULES:
         raise UnknownName("label rule", rule, LABEL_RULES)
-    return LABEL_RULES[rule](observation).to(observation.model.device)
+    return LABEL_RULES[rule](as_gradient(observation)).to(observation.model.device)
 
 
 def _head(observation: Observation) -> Classifier:

@@ -8,6 +8,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from leakscope.attacks.decoders import Pixels
 from leakscope.attacks.differentiate import Differentiate, Problem
 from leakscope.attacks.optimisation import Optimisation, Stop
 from leakscope.attacks.terms import Candidate
@@ -19,22 +20,22 @@ __all__ = ["Member"]
 
 @final
 class Member:
-    """State of one restart. ``inputs`` are normalised images; label logits are optimised beside them if soft."""
+    """State of one restart. Its leaf holds normalised images, or a decoder's coordinates; soft labels lie beside it."""
 
     def __init__(self, index: int, attack: Optimisation, observation: Observation, generator: torch.Generator) -> None:
         model = observation.model
         like: dict[str, Any] = {"device": model.device, "dtype": model.dtype}
         shape = (observation.batch_size, *observation.input.shape)
+        self._decoder = Pixels(shape=shape) if attack.decode is None else attack.decode(observation)
         guess = attack.labels(observation, fork(generator, f"restart/{index}/labels"))
-        start = attack.init(shape, fork(generator, f"restart/{index}/init"))
+        start = attack.init(self._decoder.shape, fork(generator, f"restart/{index}/init"))
         self.index = index
         self.label_source = guess.source
         self._attack, self._model = attack, model
-        self._inputs = start.to(**like).requires_grad_()
+        self._free = start.to(**like).requires_grad_()
         self._labels = guess.values.to(**like).requires_grad_() if guess.soft else guess.values.to(model.device)
-        self.leaves = [self._inputs, self._labels] if guess.soft else [self._inputs]
-        if attack.project is not None:
-            self._inputs.data.copy_(attack.project(self._inputs.data, model))
+        self.leaves = [self._free, self._labels] if guess.soft else [self._free]
+        self._project()
         self._optimiser = attack.optimiser.build(self.leaves)
         self.best = math.inf
         self._best_leaves = [leaf.detach().clone() for leaf in self.leaves]
@@ -44,16 +45,17 @@ class Member:
 
     def candidate(self, peers: tuple[Tensor, ...] = ()) -> Candidate:
         """The current guess, with a fresh graph back to the leaves."""
+        inputs = self._decoder(self._free)
         return Candidate(
-            images=self._model.denormalise(self._inputs),
-            inputs=self._inputs,
+            images=self._model.denormalise(inputs),
+            inputs=inputs,
             labels=self._labels.softmax(dim=1) if self._labels.is_floating_point() else self._labels,
             peers=peers,
         )
 
     def images(self) -> Tensor:
         """The best measured images as pixels in [0, 1]."""
-        return self._model.denormalise(self._best_leaves[0]).clamp(0, 1)
+        return self._model.denormalise(self._decoder(self._best_leaves[0])).clamp(0, 1)
 
     def labels(self) -> Tensor:
         """Class indices at the best measured point."""
@@ -73,14 +75,19 @@ class Member:
             for transform in self._attack.transforms:
                 gradients[0] = transform(gradients[0])
             for leaf, gradient in zip(self.leaves, gradients, strict=True):
-                leaf.grad = gradient
+                leaf.grad = gradient.contiguous()  # L-BFGS asks for it
             return measured[-1]
 
         self._optimiser.step(closure)
-        if self._attack.project is not None:
-            self._inputs.data.copy_(self._attack.project(self._inputs.data, self._model))
+        self._project()
         self.trace.append(measured[0])
         self.outcome = self._ended(step, self._attack.stop)
+
+    def _project(self) -> None:
+        if self._attack.project is not None:
+            with torch.no_grad():
+                inputs = self._attack.project(self._decoder(self._free), self._model)
+                self._free.copy_(self._decoder.encode(inputs))
 
     def _keep(self, loss: float) -> None:
         if loss < self.best:

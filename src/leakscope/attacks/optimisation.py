@@ -8,6 +8,7 @@ from typing import Literal, final
 
 import torch
 
+from leakscope.attacks.decoders import Decode
 from leakscope.attacks.labels import LabelSource, known_or_recovered
 from leakscope.attacks.parts import (
     Initialiser,
@@ -20,6 +21,7 @@ from leakscope.attacks.parts import (
     normal,
 )
 from leakscope.attacks.terms import Weighted
+from leakscope.attacks.views import AsItIs, View
 from leakscope.errors import BadInput
 from leakscope.types import Callback, Observation, Reconstruction
 
@@ -57,6 +59,9 @@ class Optimisation:
 
     ``gradient``: ``"exact"`` (double backward), ``"fast"`` (one-sided difference in the weights; checked against the
     exact one at the start, which takes over if they disagree), or ``"auto"``: fast for first-order optimisers.
+    ``decode``: search the coordinates of a decoder made for the observation (a confined space, a generator) in place of
+    pixels; ``init`` then draws coordinates, and ``project`` acts on the pictures they decode to.
+    ``view``: what the loop is shown of the observation, for attacks that take it for something simpler than it is.
     ``workers``: processes to spread restarts over; ``checkpoint`` and ``workers`` do not belong to the method.
     """
 
@@ -68,9 +73,11 @@ class Optimisation:
     schedule: Schedule = constant
     transforms: tuple[Transform, ...] = ()
     project: Projection | None = None
+    decode: Decode | None = None
     population: int = 1
     stop: Stop = field(default_factory=Stop)
     gradient: Literal["auto", "exact", "fast"] = "auto"
+    view: View = field(default_factory=AsItIs)
     workers: int = 1
     checkpoint: Checkpoint | None = None
 
@@ -89,4 +96,5 @@ class Optimisation:
         """Attack ``observation``. A Ctrl-C ends the run early and keeps what it has found."""
         from leakscope.attacks.population import run  # the loop needs this type; this type only starts the loop
 
-        return run(self, observation, generator=generator, callback=callback)
+        found = run(self, self.view.see(observation), generator=generator, callback=callback)
+        return self.view.collect(observation, found)

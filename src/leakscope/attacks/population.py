@@ -128,7 +128,7 @@ def _run_in_worker(
         nonlocal told
         if _news is not None and (progress.seconds - told > 0.2 or progress.step == progress.steps):
             told = progress.seconds
-            _news.put(replace(progress, images=None))
+            _news.put(replace(progress, images=None, labels=None))
 
     return run_together(attack, observation, [index], generator=generator, callback=tell, seconds=seconds)[0]
 

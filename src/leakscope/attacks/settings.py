@@ -36,11 +36,13 @@ def fingerprint(attack: object, observation: Observation, generator: torch.Gener
     digest = hashlib.blake2b(digest_size=16)
     digest.update(json.dumps(settings(attack), sort_keys=True).encode())
     digest.update(json.dumps(settings(observation.protocol), sort_keys=True).encode())
+    digest.update(json.dumps(settings(observation.defences), sort_keys=True).encode())
     labels = None if observation.labels is None else observation.labels.tolist()
     digest.update(json.dumps([sorted(observation.threat.knows), observation.input.batch_size, labels]).encode())
     digest.update(observation.model.fingerprint().encode())
-    for name, value in sorted(observation.signal.items()):
-        digest.update(name.encode())
-        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
+    for signal in (observation.signal, *observation.rounds):
+        for name, value in sorted(signal.items()):
+            digest.update(name.encode())
+            digest.update(value.detach().cpu().contiguous().numpy().tobytes())
     digest.update(generator.get_state().numpy().tobytes())
     return digest.hexdigest()

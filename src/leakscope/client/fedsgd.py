@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from leakscope.client.precision import Precision, check_precision, rounded
+from leakscope.client.trainable import trainable_names
 from leakscope.errors import BadInput
 from leakscope.functional.autograd import gradients
 from leakscope.models import VisionModel
@@ -29,22 +31,28 @@ class FedSGD:
     ``share_buffers``: whether the updated running statistics are sent along (in train mode; they do not move in eval).
     ``stochastic``: whether dropout and its kin are active in train mode. Their masks are the client's own: a replay
     without a generator runs with them off.
+    ``precision``: what is sent is rounded to it. ``trainable``: patterns of the names of the parameters that are
+    trained and sent (``head.*``); all that are not frozen by default.
     """
 
     mode: Literal["train", "eval"] = "eval"
     reduction: Literal["mean", "sum"] = "mean"
     share_buffers: bool = False
     stochastic: bool = False
+    precision: Precision = "full"
+    trainable: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.mode not in ("train", "eval"):
             raise BadInput(f"mode is '{self.mode}'; accepted: 'train' or 'eval'.")
         if self.reduction not in ("mean", "sum"):
             raise BadInput(f"reduction is '{self.reduction}'; accepted: 'mean' or 'sum'.")
+        check_precision(self.precision)
 
     def leaves(self, model: VisionModel) -> dict[str, Tensor]:
         """The trainable parameters as leaves of a new graph, sharing memory with the model's own."""
-        return {n: p.detach().requires_grad_() for n, p in model.named_parameters() if p.requires_grad}
+        parameters = dict(model.named_parameters())
+        return {name: parameters[name].detach().requires_grad_() for name in trainable_names(model, self.trainable)}
 
     def loss(
         self,
@@ -63,7 +71,7 @@ class FedSGD:
         stochastic = self.stochastic and generator is not None
         draws = nullcontext() if generator is None else global_draws(generator)
         with model.mode(self.mode == "train", stochastic=stochastic), draws, _explained(model):
-            logits = model.functional(parameters, self._buffers(model) if buffers is None else buffers, images)
+            logits = model.functional(parameters, self.fresh_buffers(model) if buffers is None else buffers, images)
         return F.cross_entropy(logits, labels, reduction=self.reduction)
 
     def replay(
@@ -76,14 +84,15 @@ class FedSGD:
         generator: torch.Generator | None = None,
     ) -> Signal:
         """The gradient by parameter name, and the new running statistics by buffer name where they are shared."""
-        parameters, buffers = self.leaves(model), self._buffers(model)
+        parameters, buffers = self.leaves(model), self.fresh_buffers(model)
         loss = self.loss(model, images, labels, parameters=parameters, buffers=buffers, generator=generator)
         found = gradients(loss, list(parameters.values()), create_graph=create_graph)
         # A parameter the forward pass never used has no gradient, and no client sends one.
         signal = {name: g for name, g in zip(parameters, found, strict=True) if g is not None}
-        return signal | buffers if self.share_buffers else signal
+        sent = signal | buffers if self.share_buffers else signal
+        return {name: rounded(value, self.precision) for name, value in sent.items()}
 
-    def _buffers(self, model: VisionModel) -> dict[str, Tensor]:
+    def fresh_buffers(self, model: VisionModel) -> dict[str, Tensor]:
         """Copies of the buffers for a forward pass to write in; none in eval mode, where nothing is written."""
         return {n: b.clone() for n, b in model.named_buffers()} if self.mode == "train" else {}
 

@@ -10,14 +10,12 @@ from typing import final
 import torch
 from torch import Tensor
 
-from leakscope.attacks.labels import recover_labels
+from leakscope.attacks.labels import UNKNOWN_LABEL, recover_labels
 from leakscope.errors import NotApplicable
 from leakscope.models import VisionModel
 from leakscope.types import Knows, Observation, Outcome, Reconstruction, Status
 
 __all__ = ["Finding", "finish", "gradient", "parameter", "refuse_batches"]
-
-UNKNOWN_LABEL = -1
 
 
 @final

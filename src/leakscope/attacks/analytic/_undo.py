@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, final
 
 import torch
 from torch import Tensor, nn
@@ -10,13 +11,47 @@ from torch.nn import functional as F
 
 from leakscope.attacks.analytic.chain import Link
 from leakscope.errors import NotApplicable
-from leakscope.functional.linalg import numerical_rank
+from leakscope.functional.linalg import numerical_rank, relative
+from leakscope.functional.patches import range_excess
 from leakscope.models import VisionModel
 
-__all__ = ["input_of", "undo"]
+__all__ = ["Undone", "before_layer", "input_of", "undo"]
 
 _LARGEST: Final = 40_000_000
+_WRONG: Final = 0.05
 _RANGES: Final = {"tanh": (-1.0, 1.0), "sigmoid": (0.0, 1.0)}
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Undone:
+    """One image (C, H, W), pixels not yet clamped.
+
+    ``condition`` is that of all that was undone; ``check`` how far off the image arrives at the layer again; ``excess``
+    by how much it leaves [0, 1].
+    """
+
+    pixels: Tensor
+    condition: float
+    check: float
+    excess: float
+
+
+def before_layer(model: VisionModel, before: tuple[Link, ...], link: Link, a: Tensor) -> Undone:
+    """The image whose input of ``link`` is ``a``, undoing the layers ``before`` it, last first."""
+    found, condition = a, 1.0
+    for one in reversed(before):
+        found, more = undo(one, found)
+        condition *= more
+    pixels = found.reshape(model.input.shape) * model.std.double() + model.mean.double()
+    check = relative(input_of(model, link.module, pixels) - a, a)
+    excess = range_excess(pixels)
+    if check > _WRONG or excess > _WRONG:
+        raise NotApplicable(
+            f"undoing what is before it is too unstable here: the picture leaves the pixel range by {excess:.2g} and "
+            f"arrives at the layer {check:.1%} off."
+        )
+    return Undone(pixels=pixels, condition=condition, check=check, excess=excess)
 
 
 def undo(link: Link, output: Tensor) -> tuple[Tensor, float]:

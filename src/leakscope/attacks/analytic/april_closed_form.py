@@ -21,7 +21,7 @@ from torch import Tensor
 
 from leakscope.attacks.analytic._one_image import Finding, finish, gradient, parameter, refuse_batches
 from leakscope.attacks.analytic.patch_embedding import linear_patch_embedding
-from leakscope.attacks.registry import register_attack
+from leakscope.attacks.registry import Leaky, register_attack
 from leakscope.errors import NotApplicable
 from leakscope.functional.linalg import numerical_rank, spectrum
 from leakscope.functional.patches import from_patches, range_excess
@@ -91,7 +91,14 @@ class AprilClosedForm:
         return finish(observation, Finding(pixels=pixels, energy=check, evidence=evidence, message=message), started)
 
 
-@register_attack("april-closed-form", cites="lu2022")
+@register_attack(
+    "april-closed-form",
+    cites="lu2022",
+    leaky=Leaky(
+        model={"name": "leakscope:april-a", "image_size": 16, "num_classes": 10},
+        psnr=50,
+    ),
+)
 def april_closed_form() -> AprilClosedForm:
     """APRIL's closed form for a single image, where attention takes the embedded tokens with no norm or residual."""
     return AprilClosedForm()

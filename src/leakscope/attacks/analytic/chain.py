@@ -21,7 +21,7 @@ from leakscope.errors import NotApplicable
 from leakscope.models import VisionModel
 from leakscope.types import Observation
 
-__all__ = ["IDENTITY", "Activation", "Chain", "Link", "find_chain", "whole_chain"]
+__all__ = ["IDENTITY", "Activation", "Chain", "Link", "find_chain", "refuse_random_masks", "whole_chain"]
 
 _SEED: Final = 20250607
 _PASSES: Final = (nn.Flatten, nn.Identity, nn.Dropout, nn.Dropout1d, nn.Dropout2d)
@@ -102,15 +102,20 @@ class Chain:
 
 def whole_chain(observation: Observation) -> Chain:
     """The chain from the pixels to the logits, or :class:`NotApplicable` with the layer that breaks it."""
-    protocol, stochastic = observation.protocol, observation.model.anatomy.stochastic
-    if stochastic and getattr(protocol, "stochastic", False) and getattr(protocol, "mode", "train") == "train":
-        raise NotApplicable(f"The client ran with '{stochastic[0]}' active: its random mask is not known.")
+    refuse_random_masks(observation)
     chain = find_chain(observation.model)
     if chain.broken is not None:
         raise NotApplicable(
             f"{observation.model.name} is no plain chain of linear layers, convolutions and activations: {chain.broken}"
         )
     return chain
+
+
+def refuse_random_masks(observation: Observation) -> None:
+    """Raise where the client ran with dropout active."""
+    protocol, stochastic = observation.protocol, observation.model.anatomy.stochastic
+    if stochastic and getattr(protocol, "stochastic", False) and getattr(protocol, "mode", "train") == "train":
+        raise NotApplicable(f"The client ran with '{stochastic[0]}' active: its random mask is not known.")
 
 
 def find_chain(model: VisionModel) -> Chain:

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from leakscope.attacks.analytic._one_image import gradient
 from leakscope.attacks.analytic.chain import Chain, Link, whole_chain
 from leakscope.attacks.analytic.conv_recursion import LayerSolve, convolution_backward, solve_convolution
-from leakscope.attacks.registry import register_attack
+from leakscope.attacks.registry import Leaky, register_attack
 from leakscope.errors import BadInput, NotApplicable
 from leakscope.functional.linalg import relative
 from leakscope.types import Callback, Observation, Outcome, Reconstruction, Signal, Status
@@ -167,7 +167,14 @@ class ExactGIT:
         raise AssertionError("a chain has at least one link")
 
 
-@register_attack("exact-git", cites="git2025")
+@register_attack(
+    "exact-git",
+    cites="git2025",
+    leaky=Leaky(
+        model={"name": "leakscope:mlp?hidden=64&activation=tanh", "image_size": 16, "num_classes": 10},
+        psnr=60,
+    ),
+)
 def exact_git(*, head_residuals: Tensor | None = None, tolerance: float = 0.05) -> ExactGIT:
     """A plain MLP or convolutional network undone layer by layer, exactly; one image, or more with given residuals.
 

@@ -19,12 +19,11 @@ import torch
 from torch import nn
 
 from leakscope.attacks.analytic._one_image import Finding, finish, gradient, refuse_batches
-from leakscope.attacks.analytic._undo import input_of, undo
-from leakscope.attacks.analytic.chain import Link, find_chain
-from leakscope.attacks.registry import register_attack
+from leakscope.attacks.analytic._undo import before_layer
+from leakscope.attacks.analytic.chain import Link, find_chain, refuse_random_masks
+from leakscope.attacks.registry import Leaky, register_attack
 from leakscope.errors import NotApplicable
 from leakscope.functional.linalg import relative
-from leakscope.functional.patches import range_excess
 from leakscope.types import Callback, Observation, Reconstruction
 
 __all__ = ["LinearLayer", "linear_layer"]
@@ -42,7 +41,7 @@ class LinearLayer:
     ) -> Reconstruction:
         started = time.perf_counter()
         refuse_batches(observation)
-        _refuse_random_masks(observation)
+        refuse_random_masks(observation)
         found = find_chain(observation.model)
         reasons: list[str] = []
         for index, link in enumerate(found.links):
@@ -58,7 +57,14 @@ class LinearLayer:
         raise NotApplicable(f"No linear layer is reached from the pixels layer by layer{last}")
 
 
-@register_attack("linear-layer", cites="geiping2020")
+@register_attack(
+    "linear-layer",
+    cites="geiping2020",
+    leaky=Leaky(
+        model={"name": "leakscope:mlp?hidden=64&activation=tanh", "image_size": 16, "num_classes": 10},
+        psnr=60,
+    ),
+)
 def linear_layer() -> LinearLayer:
     """The input of a linear layer with bias stands in its gradient; what is before it is undone. A single image."""
     return LinearLayer()
@@ -66,7 +72,6 @@ def linear_layer() -> LinearLayer:
 
 def _recover(observation: Observation, before: tuple[Link, ...], link: Link) -> Finding:
     """The image from this layer's gradient, undoing the layers ``before`` it, last first."""
-    model = observation.model
     if link.bias is None:
         raise NotApplicable("it has no bias, so its gradient gives its input only up to scale.")
     weight = gradient(observation, link.weight, "the linear layer")  # (F', F)
@@ -77,34 +82,17 @@ def _recover(observation: Observation, before: tuple[Link, ...], link: Link) -> 
         raise NotApplicable(
             f"its gradient is not of rank one: {residual:.0%} of it is left over, so more than one sample was summed."
         )
-    found, condition = a, 1.0
-    for one in reversed(before):
-        found, more = undo(one, found)
-        condition *= more
-    pixels = found.reshape(model.input.shape) * model.std.double() + model.mean.double()
-    arrives = input_of(model, link.module, pixels)
-    check, excess = relative(arrives - a, a), range_excess(pixels)
-    if check > _WRONG or excess > _WRONG:
-        raise NotApplicable(
-            f"undoing what is before it is too unstable here: the picture leaves the pixel range by {excess:.2g} and "
-            f"arrives at the layer {check:.1%} off."
-        )
+    found = before_layer(observation.model, before, link, a)
     undone = [one.module for one in before]
     evidence: dict[str, object] = {
         "layer": link.module,
         "undone": undone,
         "rank": 1,
-        "condition": condition,
-        "self-check": check,
+        "condition": found.condition,
+        "self-check": found.check,
         "residual": residual,
-        "excess": excess,
+        "excess": found.excess,
     }
     through = f", undoing {len(undone)} layers before it" if undone else ""
     message = f"The picture is the input of '{link.module}'{through}."
-    return Finding(pixels=pixels, energy=max(check, residual), evidence=evidence, message=message)
-
-
-def _refuse_random_masks(observation: Observation) -> None:
-    protocol, random = observation.protocol, observation.model.anatomy.stochastic
-    if random and getattr(protocol, "stochastic", False) and getattr(protocol, "mode", "train") == "train":
-        raise NotApplicable(f"The client ran with '{random[0]}' active: its random mask is not known.")
+    return Finding(pixels=found.pixels, energy=max(found.check, residual), evidence=evidence, message=message)

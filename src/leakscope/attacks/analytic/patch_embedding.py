@@ -15,6 +15,7 @@ noise. Weight decay, steps on other images and adaptive optimisers break the equ
 
 Two checks need no truth: Σ_p Δ_p = ∂L/∂b, and G lies in the column space of Δᵀ (while P < D − 1). The first tells
 whether the two gradients belong together and how noisy they are; the second fails when several images were summed.
+A server that does not know the batch size asks more: nothing may be left over beyond the noise that the first shows.
 
 Known for its B = 1 consequences from APRIL (Lu et al. 2022), whose closed form needs an attention layer of a special
 kind; this one does not.
@@ -28,9 +29,10 @@ from typing import final
 
 import torch
 
+from leakscope.attacks.analytic._known_noise import informed
 from leakscope.attacks.analytic._one_image import Finding, finish, gradient, refuse_batches
 from leakscope.attacks.analytic._patch_system import PatchSolution, PatchSystem, solve
-from leakscope.attacks.registry import register_attack
+from leakscope.attacks.registry import Leaky, register_attack
 from leakscope.errors import NotApplicable
 from leakscope.functional.patches import from_patches, range_excess
 from leakscope.models import Anatomy, PatchEmbedding
@@ -40,6 +42,7 @@ __all__ = ["PatchEmbeddingSolve", "linear_patch_embedding", "patch_embedding", "
 
 _UNRELATED = 0.2
 _SEVERAL = 0.05
+_SEVERAL_HIDDEN = 1e-4
 _IMPLAUSIBLE = 0.05
 _SCRAPS = 0.05
 _DROWNED = 0.5
@@ -57,11 +60,13 @@ class PatchEmbeddingSolve:
         started = time.perf_counter()
         refuse_batches(observation)
         system = patch_system(observation)
+        if (finding := informed(observation, system)) is not None:
+            return finish(observation, finding, started)
         model = observation.model
         found = solve(system, mean=model.mean.double(), std=model.std.double(), shape=model.input.shape)
         pixels = from_patches(found.patches, model.input.shape, system.patch) * model.std.double() + model.mean.double()
         excess = range_excess(pixels)
-        _refuse_garbage(system, found, excess)
+        _refuse_garbage(system, found, excess, told=observation.input.batch_size is not None)
         known = {} if found.self_check is None else {"self-check": found.self_check}
         evidence = {
             "patches": system.count,
@@ -78,7 +83,14 @@ class PatchEmbeddingSolve:
         return finish(observation, Finding(pixels=pixels, energy=energy, evidence=evidence, message=message), started)
 
 
-@register_attack("patch-embedding", cites="lu2022")
+@register_attack(
+    "patch-embedding",
+    cites="lu2022",
+    leaky=Leaky(
+        model={"name": "leakscope:april-b", "image_size": 16, "num_classes": 10},
+        psnr=60,
+    ),
+)
 def patch_embedding() -> PatchEmbeddingSolve:
     """One linear solve gives every patch of a single image, on any ViT with a learnable position table."""
     return PatchEmbeddingSolve()
@@ -136,7 +148,7 @@ def _message(system: PatchSystem, found: PatchSolution) -> str:
     return text
 
 
-def _refuse_garbage(system: PatchSystem, found: PatchSolution, excess: float) -> None:
+def _refuse_garbage(system: PatchSystem, found: PatchSolution, excess: float, *, told: bool) -> None:
     """Raise where the equations do not hold: a picture that came out all the same would be no reconstruction."""
     if found.self_check is not None and found.self_check > _UNRELATED:
         raise NotApplicable(
@@ -148,7 +160,14 @@ def _refuse_garbage(system: PatchSystem, found: PatchSolution, excess: float) ->
             f"The position gradient has rank {found.independent} for {system.count} patches: tokens of width "
             f"{system.delta.shape[1]} hold too few equations, or patches were dropped. At least half are needed."
         )
-    several = found.residual > max(_SEVERAL, 5 * (found.self_check or 0.0))
+    if not told and found.spare == 0:
+        raise NotApplicable(
+            f"The batch size is hidden, and {system.count} patches use up all equations of tokens of width "
+            f"{system.delta.shape[1]}: none is left over that could tell one image from several."
+        )
+    # A server that was told of one image puts what is left over down to noise; one that was not must first be shown
+    # that noise by the bias, where several images leave no trace.
+    several = found.residual > max(_SEVERAL if told else _SEVERAL_HIDDEN, 5 * (found.self_check or 0.0))
     if several or excess > _IMPLAUSIBLE:
         raise NotApplicable(
             f"The equations of a single image do not hold: {found.residual:.1%} of the patch embedding's gradient is "

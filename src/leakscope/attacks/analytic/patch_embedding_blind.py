@@ -26,7 +26,7 @@ from torch import Tensor
 
 from leakscope.attacks.analytic._one_image import Finding, finish, gradient, parameter, refuse_batches
 from leakscope.attacks.analytic.patch_embedding import linear_patch_embedding
-from leakscope.attacks.registry import register_attack
+from leakscope.attacks.registry import Leaky, register_attack
 from leakscope.errors import NotApplicable
 from leakscope.functional.linalg import numerical_rank, relative, row_space
 from leakscope.functional.patches import from_patches, range_excess
@@ -96,7 +96,14 @@ class BlindPatchEmbeddingSolve:
         return finish(observation, Finding(pixels=pixels, energy=energy, evidence=evidence, message=message), started)
 
 
-@register_attack("patch-embedding-blind", cites="lu2022")
+@register_attack(
+    "patch-embedding-blind",
+    cites="lu2022",
+    leaky=Leaky(
+        model={"name": "leakscope:april-b", "image_size": 16, "num_classes": 10},
+        psnr=60,
+    ),
+)
 def patch_embedding_blind() -> BlindPatchEmbeddingSolve:
     """Every patch of a single image without the position gradient, from the first attention's gradient instead."""
     return BlindPatchEmbeddingSolve()

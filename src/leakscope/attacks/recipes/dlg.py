@@ -3,18 +3,24 @@
 from leakscope.attacks.labels import LabelSource, idlg, joint
 from leakscope.attacks.optimisation import Optimisation, Stop
 from leakscope.attacks.parts import lbfgs
-from leakscope.attacks.registry import register_attack
+from leakscope.attacks.registry import Leaky, register_attack
 from leakscope.attacks.terms import Match, Weighted
 from leakscope.functional.distances import squared_l2
 
+_LEAKY = Leaky(
+    model={"name": "leakscope:lenet-dlg", "image_size": 8, "num_classes": 10},
+    options={"steps": 30, "population": 1},
+    psnr=40,
+)
 
-@register_attack("dlg", cites="zhu2019")
+
+@register_attack("dlg", cites="zhu2019", leaky=_LEAKY)
 def deep_leakage(*, steps: int = 300, lr: float = 1.0) -> Optimisation:
     """Squared distance of gradients, images and soft labels together, L-BFGS."""
     return _leakage(joint, steps=steps, lr=lr)
 
 
-@register_attack("idlg", cites="zhao2020")
+@register_attack("idlg", cites="zhao2020", leaky=_LEAKY)
 def improved_deep_leakage(*, steps: int = 300, lr: float = 1.0) -> Optimisation:
     """DLG with the label read off the classifier's gradient first; one image."""
     return _leakage(idlg, steps=steps, lr=lr)

@@ -1,0 +1,90 @@
+"""Inverting Gradients with its settings chosen on the spot, by the attacker's own measure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+
+from leakscope.attacks.explain import matching_loss
+from leakscope.attacks.recipes.inverting_gradients import inverting_gradients
+from leakscope.attacks.registry import Leaky, register_attack
+from leakscope.errors import BadInput
+from leakscope.random import fork
+from leakscope.types import Callback, Observation, Progress, Reconstruction
+
+__all__ = ["Tuned"]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tuned:
+    """``trials`` short runs that share ``steps`` steps, each with its own learning rate and weight of total variation;
+    then ``steps`` more with those that explain the signal best. Nothing but the observation takes part in the choice.
+
+    The first trial has the recipe's own settings. ``leakscope tune`` searches harder (Optuna, many machines).
+    """
+
+    steps: int
+    trials: int
+
+    def __post_init__(self) -> None:
+        if self.trials < 1 or self.steps < self.trials:
+            raise BadInput(f"{self.trials} trials share {self.steps} steps; each needs at least one.")
+
+    def __call__(
+        self, observation: Observation, *, generator: torch.Generator, callback: Callback | None = None
+    ) -> Reconstruction:
+        judge = matching_loss(observation, inverting_gradients())
+        each = self.steps // self.trials
+        found: list[tuple[float, float, float]] = []
+        for trial in range(self.trials):
+            lr, tv = self._settings(fork(generator, f"trial/{trial}/settings"), first=trial == 0)
+            came = inverting_gradients(steps=each, lr=lr, tv=tv)(
+                observation,
+                generator=fork(generator, f"trial/{trial}"),
+                callback=_shifted(callback, trial * each, 2 * self.steps),
+            )
+            value = judge(came.images, came.labels)
+            found.append((value if math.isfinite(value) else math.inf, lr, tv))
+        value, lr, tv = min(found)
+        last = inverting_gradients(steps=self.steps, lr=lr, tv=tv)(
+            observation,
+            generator=fork(generator, "last"),
+            callback=_shifted(callback, self.steps, 2 * self.steps),
+        )
+        evidence = {**last.evidence, "trials": [list(row) for row in found], "lr": lr, "tv": tv, "chosen_at": value}
+        return replace(last, evidence=evidence, steps=self.trials * each + last.steps)
+
+    def _settings(self, generator: torch.Generator, *, first: bool) -> tuple[float, float]:
+        if first:
+            return 0.1, 1e-2
+        lr, tv = torch.rand(2, generator=generator, dtype=torch.float64).tolist()
+        return 10 ** (-2 + 2 * lr), 10 ** (-6 + 5 * tv)
+
+
+def _shifted(callback: Callback | None, offset: int, total: int) -> Callback | None:
+    """The same callback, told of this run as a part of the whole."""
+    if callback is None:
+        return None
+
+    def tell(progress: Progress) -> None:
+        callback(replace(progress, step=offset + progress.step, steps=total))
+
+    return tell
+
+
+@register_attack(
+    "tuned",
+    cites="geiping2020",
+    leaky=Leaky(
+        model={"name": "leakscope:mlp?hidden=64&activation=tanh", "image_size": 8},
+        options={"steps": 240, "trials": 3},
+        psnr=20.0,
+    ),
+)
+def tuned(*, steps: int = 1000, trials: int = 8) -> Tuned:
+    """Inverting Gradients, its learning rate and total variation chosen by the loss on short runs first."""
+    return Tuned(steps=steps, trials=trials)
