@@ -5,10 +5,11 @@ BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 JOBS   ?= 2
 
-.PHONY: help demo test lint bench papers clean
+.PHONY: help demo test coverage lint bench papers clean
 help:
-	@echo "make demo    install, attack two bundled photographs, print where the pictures are"
+	@echo "make demo    install, audit three networks on bundled photographs, print where the report is"
 	@echo "make test    install, run the tests"
+	@echo "make coverage  the tests, and what they reach"
 	@echo "make lint    ruff and pyright"
 	@echo "make bench   benchmarks: the engine's step, and peers in one interleaved run"
 	@echo "make papers  slow reproductions of published numbers"
@@ -28,7 +29,10 @@ demo: $(VENV)/core
 	$(BIN)/leakscope demo --out out/demo
 
 test: $(VENV)/dev
-	$(BIN)/python -m pytest -n $(JOBS) --cov --cov-report=term
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --durations=15
+
+coverage: $(VENV)/dev
+	$(BIN)/python -m pytest -n $(JOBS) --dist worksteal --cov --cov-report=term
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/pyright

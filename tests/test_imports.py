@@ -10,7 +10,7 @@ import pytest
 import leakscope
 
 ROOT = Path(leakscope.__file__).parent
-BASE = {"types", "errors", "random", "registry", "functional", "bibliography", "_torchvision_ops"}
+BASE = {"types", "errors", "random", "registry", "functional", "bibliography", "plain", "_torchvision_ops"}
 MAY = {
     "functional": BASE,
     "models": BASE | {"models"},
@@ -18,11 +18,16 @@ MAY = {
     "attacks": BASE | {"models", "client", "attacks"},
     "metrics": BASE | {"metrics", "testing.bundled"},
     "testing": BASE | {"models", "client", "attacks", "testing"},
-    "audit": BASE | {"models", "client", "attacks", "metrics", "testing", "audit"},
-    "report": {"errors", "bibliography", "report", "audit.record"},
+    "audit": BASE | {"models", "client", "capture", "attacks", "metrics", "testing", "audit"},
+    "capture": BASE | {"models", "client", "capture"},
+    "lint": BASE | {"models", "lint"},
+    "gate": BASE | {"models", "client", "attacks", "metrics", "capture", "gate"},
+    "report": {"errors", "bibliography", "report"}
+    | {f"audit.{name}" for name in ("campaign", "cell", "findings", "findings_file", "record", "tuned")},
     "types": {"errors"},
     "random": set(),
     "registry": {"errors"},
+    "plain": set(),
     "errors": set(),
 }
 
@@ -72,5 +77,6 @@ def test_the_walk_sees_imports():
 
 
 def test_reading_a_report_does_not_load_torch():
-    code = "import sys, leakscope, leakscope.report.pictures; sys.exit('torch' in sys.modules)"
+    rooms = "leakscope.report.pictures, leakscope.report.html, leakscope.report.serve"
+    code = f"import sys, leakscope, {rooms}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

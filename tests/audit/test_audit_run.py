@@ -138,7 +138,10 @@ def test_a_crash_is_recorded_then_raised_and_tried_again(tmp_path: Path) -> None
     with pytest.raises(RuntimeError, match="out of memory"):
         invert(_case(attack=_Attack(RuntimeError("out of memory"))), tmp_path)
     record = read_record(tmp_path)
-    assert (record.status, record.error, record.pictures) == (FAILED, "RuntimeError: out of memory", ())
+    assert (record.status, record.message, record.pictures) == (FAILED, "Failed: RuntimeError: out of memory", ())
+    assert record.error is not None
+    assert record.error.startswith("Traceback")
+    assert record.error.rstrip().endswith("RuntimeError: out of memory")
     with pytest.raises(BadInput, match="another run"):
         invert(_case(), tmp_path)
     with pytest.raises(RuntimeError):

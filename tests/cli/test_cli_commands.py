@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 import leakscope as ls
 from leakscope.audit.record import read_record
-from leakscope.cli import app, demo
+from leakscope.cli import app
 from leakscope.cli.progress import Watch
 from leakscope.random import fork
 
@@ -43,7 +42,7 @@ def test_version() -> None:
 
 def test_help_names_every_command() -> None:
     text = _run("--help").stdout
-    for words in ("demo", "invert", "list", "describe", "--version", "curious server"):
+    for words in ("demo", "audit", "report", "invert", "list", "describe", "--version", "curious server"):
         assert words in text
     text = " ".join(_run("invert", "--help").stdout.split())
     for option in ("--attack", "--labels", "--batch-size", "--mode", "--threat", "--restarts", "--set", "--fresh"):
@@ -61,7 +60,8 @@ def test_list_shows_every_entry_with_its_paper() -> None:
     assert "timm:NAME" in models
     metrics = _run("list", "metrics").stdout
     assert all(name in metrics for name in ls.METRICS)
-    assert "No defence is built in yet" in _run("list", "defences").stdout
+    assert "gaussian-noise" in _run("list", "defences").stdout
+    assert "difficulty" in _run("list", "studies").stdout
 
 
 def test_describe_shows_the_anatomy(tmp_path: Path) -> None:
@@ -189,26 +189,6 @@ def test_a_model_of_the_user(tmp_path: Path) -> None:
     assert "random weights" not in result.stderr  # the factory may well have loaded some
 
 
-def test_demo_shows_leaks_and_resistance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # The same scenes with fewer steps; the full ones take about a minute.
-    short = tuple(replace(scene, options={"steps": 60 if "mlp" in scene.folder else 2}) for scene in demo._SCENES)
-    monkeypatch.setattr(demo, "_SCENES", short)
-    threads = torch.get_num_threads()
-    result = _run("demo", "--out", tmp_path)
-    assert torch.get_num_threads() == threads
-    for scene in short:
-        assert str(tmp_path / scene.folder / "record.json") in result.stdout
-    assert str(tmp_path / "contact-sheet.png") in result.stdout
-    assert "no proof of safety" in result.stdout
-    leaking = read_record(tmp_path / "1-mlp").metric("psnr")
-    resisting = read_record(tmp_path / "3-resnet").metric("psnr")
-    assert leaking is not None
-    assert resisting is not None
-    assert min(leaking) > max(resisting) + 3
-    _run("demo", "--out", tmp_path, "--seed", "1")  # replaces the first
-    assert read_record(tmp_path / "1-mlp").seed == 1
-
-
 def _ctrl_c_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(self: Watch, progress: ls.Progress) -> None:
         if progress.step == step:
@@ -226,10 +206,6 @@ def test_ctrl_c_ends_with_130_and_what_there_is(tmp_path: Path, monkeypatch: pyt
     assert read_record(tmp_path / "batch-0").status == "interrupted"
     assert not (tmp_path / "batch-1").exists()
     assert (tmp_path / "contact-sheet.png").exists()
-    result = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "demo")])
-    assert result.exit_code == 130
-    assert "remaining targets were left out" in result.stderr
-    assert (tmp_path / "demo" / "contact-sheet.png").exists()
 
 
 def test_ctrl_c_outside_an_attack_is_no_traceback(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

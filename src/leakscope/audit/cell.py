@@ -71,9 +71,10 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """The content address. Names for people and the place on the ladder do not change what a cell computes."""
+        """The content address. Names of pieces and the place on the ladder do not change what a cell computes; the
+        target's is kept, so that two targets that happen to be alike both have their cells."""
         content = asdict(self)
-        for name in ("target", "model_name", "images_name", "client_name", "defence_name", "attack_name", "rung"):
+        for name in ("model_name", "images_name", "client_name", "defence_name", "attack_name", "rung"):
             content.pop(name)
         return hashlib.blake2b(json.dumps(content, sort_keys=True).encode(), digest_size=10).hexdigest()
 

@@ -7,10 +7,10 @@ again from them at any time, and is all that a report needs besides them. Nothin
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["FINDINGS", "Attempt", "Evidence", "Finding", "Findings", "ImageFinding", "Level", "SelfTest"]
+__all__ = ["FINDINGS", "Attempt", "Evidence", "Finding", "Findings", "ImageFinding", "Level", "SelfTest", "worst"]
 
 FINDINGS = "findings.json"
 
@@ -29,6 +29,15 @@ class Level(enum.StrEnum):
     def severity(self) -> int:
         """4 for exact, 0 for unknown."""
         return len(Level) - 1 - list(Level).index(self)
+
+
+def worst(levels: Iterable[Level]) -> Level:
+    """The level of a whole from its parts: the worst that was found, else unknown if any part is, else nothing."""
+    given = list(levels)
+    found = [level for level in given if level.severity > Level.NOTHING.severity]
+    if found:
+        return max(found, key=lambda level: level.severity)
+    return Level.NOTHING if given and Level.UNKNOWN not in given else Level.UNKNOWN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,5 +136,4 @@ class Findings:
 
     @property
     def level(self) -> Level:
-        """The worst of all; unknown where there is nothing."""
-        return max((f.level for f in self.findings), key=lambda level: level.severity, default=Level.UNKNOWN)
+        return worst(finding.level for finding in self.findings)

@@ -17,7 +17,7 @@ from leakscope.errors import BadInput
 from leakscope.testing.bundled import bundled_images, bundled_info, bundled_names
 from leakscope.types import Batch, InputSpec
 
-__all__ = ["SUFFIXES", "Loaded", "load_images"]
+__all__ = ["SUFFIXES", "Loaded", "count_images", "image_files", "load_images", "pieces"]
 
 SUFFIXES: Final = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 """The files of a folder that are taken for images."""
@@ -43,14 +43,41 @@ class _Item:
     label: int | None = None
 
 
-def load_images(sources: Sequence[str], spec: InputSpec, labels: Sequence[int] | None = None) -> Loaded:
+def count_images(sources: Sequence[str], base: Path = Path()) -> int:
+    """How many images these sources hold, without reading them."""
+    return sum(len(_find(source, base)) for source in sources)
+
+
+def image_files(sources: Sequence[str], base: Path = Path()) -> list[Path]:
+    """The files that these sources name; bundled photographs have none."""
+    return [item.path for source in sources for item in _find(source, base) if item.path is not None]
+
+
+def pieces(batch: Batch, size: int | None) -> list[Batch]:
+    """The batch in parts of ``size`` images, the last one perhaps smaller; all in one part if no size is given."""
+    size = size or len(batch)
+    return [
+        Batch(
+            images=batch.images[start : start + size],
+            labels=batch.labels[start : start + size],
+            names=batch.names[start : start + size],
+        )
+        for start in range(0, len(batch), size)
+    ]
+
+
+def load_images(
+    sources: Sequence[str], spec: InputSpec, labels: Sequence[int] | None = None, *, base: Path = Path()
+) -> Loaded:
     """The images of files, folders (sorted by name) and ``bundled:NAME,NAME``, at the model's size and channels.
+
+    Paths are looked up from ``base``.
 
     Pictures are cropped around their centre to the model's shape and resized (Lanczos). Without ``labels``, a folder
     of folders gives the classes (the number a sub-folder is named by, else its place among them); bundled photographs
     have their own; anything else is counted 0, 1, 2, … Classes that come by counting wrap around the model's.
     """
-    items = [item for source in sources for item in _find(source)]
+    items = [item for source in sources for item in _find(source, base)]
     if not items:
         raise BadInput("No images were given: name files, folders or bundled:NAME.")
     done: Counter[str] = Counter()
@@ -83,12 +110,12 @@ def _label(item: _Item, index: int, classes: int) -> int:
     return index % classes
 
 
-def _find(source: str) -> list[_Item]:
+def _find(source: str, base: Path) -> list[_Item]:
     if source.startswith(_BUNDLED):
         wanted = source.removeprefix(_BUNDLED)
         names = [name.strip() for name in wanted.split(",")] if wanted else list(bundled_names())
         return [_Item(name=name) for name in names]
-    path = Path(source)
+    path = base / source
     if path.is_dir():
         return _find_in_folder(path)
     if not path.is_file():

@@ -15,7 +15,19 @@ from typing import Any, Final, cast
 
 from leakscope.errors import BadInput
 
-__all__ = ["FAILED", "RECORD", "REFUSED", "SCHEMA", "SKIPPED", "Picture", "Record", "Target", "read_record"]
+__all__ = [
+    "FAILED",
+    "RECORD",
+    "REFUSED",
+    "SCHEMA",
+    "SKIPPED",
+    "Picture",
+    "Record",
+    "Target",
+    "plain",
+    "read_record",
+    "render",
+]
 
 SCHEMA: Final = 1
 """The version of the format; readers refuse a newer one."""
@@ -98,7 +110,7 @@ class Record:
 
     def to_text(self) -> str:
         """Strict JSON that a person can read: one line per list of numbers."""
-        return _render(_plain(self), "") + "\n"
+        return render(plain(self), "") + "\n"
 
 
 def read_record(folder: Path) -> Record:
@@ -135,14 +147,14 @@ def _record(data: dict[str, Any]) -> Record:
     return Record(**values)
 
 
-def _plain(value: object) -> object:
+def plain(value: object) -> object:
     """``value`` in JSON's own types; raises ``TypeError`` for anything that has no place in a record."""
     if is_dataclass(value) and not isinstance(value, type):
-        return {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+        return {f.name: plain(getattr(value, f.name)) for f in fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in cast("Mapping[object, object]", value).items()}
+        return {str(key): plain(item) for key, item in cast("Mapping[object, object]", value).items()}
     if isinstance(value, tuple | list):
-        return [_plain(item) for item in cast("list[object]", value)]
+        return [plain(item) for item in cast("list[object]", value)]
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if value is None or isinstance(value, str | int | float | bool):
@@ -150,14 +162,14 @@ def _plain(value: object) -> object:
     raise TypeError(f"A record holds plain values only; got a {type(value).__name__}.")
 
 
-def _render(value: object, indent: str) -> str:
+def render(value: object, indent: str) -> str:
     """JSON with objects, and lists of lists or objects, spread over lines."""
     deeper = indent + "  "
     if isinstance(value, dict) and value:
         entries = cast("dict[str, object]", value).items()
-        lines = [f"{deeper}{json.dumps(key)}: {_render(item, deeper)}" for key, item in entries]
+        lines = [f"{deeper}{json.dumps(key)}: {render(item, deeper)}" for key, item in entries]
         return "{\n" + ",\n".join(lines) + "\n" + indent + "}"
     if isinstance(value, list) and any(isinstance(item, dict | list) for item in cast("list[object]", value)):
-        lines = [deeper + _render(item, deeper) for item in cast("list[object]", value)]
+        lines = [deeper + render(item, deeper) for item in cast("list[object]", value)]
         return "[\n" + ",\n".join(lines) + "\n" + indent + "]"
     return json.dumps(value, allow_nan=False, ensure_ascii=False)

@@ -12,14 +12,26 @@ import torch
 
 from leakscope.attacks import Checkpoint, Optimisation
 from leakscope.attacks.settings import fingerprint
+from leakscope.audit.controls import without_signal
 from leakscope.audit.record import FAILED, RECORD, Record, read_record
 from leakscope.audit.store import begin_record, ensure_writable, forget, write_failure, write_record
-from leakscope.client import observe
+from leakscope.capture import Update, check, to_observation
+from leakscope.client import FedAvg, FedSGD, observe, trained_on
 from leakscope.errors import BadInput, LeakscopeError
 from leakscope.metrics import score
 from leakscope.models import VisionModel
 from leakscope.random import fork
-from leakscope.types import Attack, Batch, Callback, ClientProtocol, Observation, Status, ThreatModel
+from leakscope.types import (
+    Attack,
+    Batch,
+    Callback,
+    ClientProtocol,
+    Defence,
+    Knows,
+    Observation,
+    Status,
+    ThreatModel,
+)
 
 __all__ = ["CHECKPOINT", "Case", "Ran", "invert"]
 
@@ -34,6 +46,10 @@ class Case:
     """Everything the result of one attack on one batch depends on.
 
     ``stream`` names this batch's random streams, so that batches under one seed are independent of one another.
+    ``belief``, ``defences``, ``public``, ``others`` and ``rounds`` are as :func:`leakscope.observe` takes them.
+    ``update`` is what a real client sent of this batch, captured: it takes the place of running one.
+    ``control`` replaces the signal by noise: what comes back then was never in the update. ``cell`` and ``role`` are a
+    campaign's.
     """
 
     model: VisionModel
@@ -44,6 +60,73 @@ class Case:
     attack: Attack
     seed: int = 0
     stream: str = "batch/0"
+    belief: ClientProtocol | None = None
+    defences: tuple[Defence, ...] = ()
+    public: Batch | None = None
+    others: Batch | None = None
+    rounds: int = 1
+    update: Update | None = None
+    control: bool = False
+    metrics: tuple[str, ...] | None = None
+    cell: str = ""
+    role: str = "attack"
+
+    def observe(self) -> Observation:
+        """What the server sees of this batch."""
+        root = torch.Generator().manual_seed(self.seed)
+        seen = (
+            self._captured(self.update)
+            if self.update is not None
+            else observe(
+                self.model,
+                self.batch,
+                protocol=self.client,
+                belief=self.belief,
+                threat=self.threat,
+                defences=self.defences,
+                public=self.public,
+                others=self.others,
+                rounds=self.rounds,
+                generator=fork(root, f"{self.stream}/client"),
+            )
+        )
+        return without_signal(seen, fork(root, f"{self.stream}/control")) if self.control else seen
+
+    def truth(self) -> Batch:
+        """What the client trained on, which an attack is scored against: its batch, augmented if it augments."""
+        generator = fork(torch.Generator().manual_seed(self.seed), f"{self.stream}/client")
+        return trained_on(self.batch, protocol=self.client, generator=generator)
+
+    def _captured(self, update: Update) -> Observation:
+        """A captured update is attacked only if these images, trained by this client, give it: else what would be
+        judged is something that never happened, and "nothing found" would mean nothing."""
+        found = check(update, self.model, batch=self.batch, client=_replayable(self.client))
+        if not found.ok:
+            raise BadInput("The captured update does not hold together: " + " ".join(found.problems))
+        return to_observation(
+            update,
+            self.model,
+            protocol=self.belief or self.client,
+            threat=self.threat,
+            batch_size=len(self.batch),
+            labels=self.batch.labels if Knows.LABELS in self.threat.knows else None,
+        )
+
+    def begin(self, *, run: str, threat: ThreatModel) -> Record:
+        """What is known before the attack starts."""
+        return begin_record(
+            run=run,
+            seed=self.seed,
+            stream=self.stream,
+            model=self.model,
+            client=self.client,
+            threat=threat,
+            defences=self.defences,
+            attack_name=self.attack_name,
+            attack=self.attack,
+            cell=self.cell,
+            role=self.role,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,15 +146,8 @@ def invert(
     if it has ended. A folder that holds another case's record is refused unless ``fresh``, which starts over.
     """
     ensure_writable(folder)
-    root = torch.Generator().manual_seed(case.seed)
-    seen = observe(
-        case.model,
-        case.batch,
-        protocol=case.client,
-        threat=case.threat,
-        generator=fork(root, f"{case.stream}/client"),
-    )
-    generator = fork(root, f"{case.stream}/attack")
+    seen = case.observe()
+    generator = fork(torch.Generator().manual_seed(case.seed), f"{case.stream}/attack")
     run = _run_key(case, seen, generator)
     if fresh:
         _start_over(folder)
@@ -80,26 +156,23 @@ def invert(
     attack = case.attack
     if isinstance(attack, Optimisation):
         attack = replace(attack, checkpoint=Checkpoint(folder=folder / CHECKPOINT, every=every))
-    begun = begin_record(
-        run=run,
-        seed=case.seed,
-        stream=case.stream,
-        model=case.model,
-        client=case.client,
-        threat=seen.threat,
-        attack_name=case.attack_name,
-        attack=case.attack,
-    )
+    begun = case.begin(run=run, threat=seen.threat)
     try:
         reconstruction = attack(seen, generator=generator, callback=callback)
-        scores = score(reconstruction, case.batch)
+        scores = score(reconstruction, case.truth(), case.metrics)
     except LeakscopeError:  # misuse, which leaves nothing worth a record
         raise
     except Exception as error:
         write_failure(folder, begun, error)
         raise
-    record = write_record(folder, begun, batch=case.batch, reconstruction=reconstruction, scores=scores)
+    record = write_record(folder, begun, batch=case.truth(), reconstruction=reconstruction, scores=scores)
     return Ran(record=record, reused=False)
+
+
+def _replayable(client: ClientProtocol) -> FedSGD | FedAvg:
+    if isinstance(client, FedSGD | FedAvg):
+        return client
+    raise BadInput(f"A captured update replays as a fedsgd or fedavg client; got {type(client).__name__}.")
 
 
 def _run_key(case: Case, seen: Observation, generator: torch.Generator) -> str:

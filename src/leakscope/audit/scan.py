@@ -11,7 +11,7 @@ from leakscope.attacks.analytic.scan import ScanResult, analytic_scan
 from leakscope.attacks.settings import fingerprint
 from leakscope.audit.record import Record
 from leakscope.audit.store import begin_record, forget, write_record
-from leakscope.client import observe
+from leakscope.client import observe, trained_on
 from leakscope.metrics import score
 from leakscope.models import VisionModel
 from leakscope.random import fork
@@ -29,7 +29,9 @@ def scan_batch(
     refuses now.
     """
     root = torch.Generator().manual_seed(seed)
-    seen = observe(model, batch, protocol=client, threat=threat, generator=fork(root, "batch/0/client"))
+    drawn = fork(root, "batch/0/client")
+    seen = observe(model, batch, protocol=client, threat=threat, generator=drawn)
+    truth = trained_on(batch, protocol=client, generator=drawn)
     generator = fork(root, "batch/0/attack")
     result = analytic_scan(seen, generator=generator)
     records: dict[str, Record] = {}
@@ -49,6 +51,6 @@ def scan_batch(
             attack_name=one.name,
             attack=attack(one.name),
         )
-        scores = score(one.reconstruction, batch)
-        records[one.name] = write_record(place, begun, batch=batch, reconstruction=one.reconstruction, scores=scores)
+        scores = score(one.reconstruction, truth)
+        records[one.name] = write_record(place, begun, batch=truth, reconstruction=one.reconstruction, scores=scores)
     return result, records

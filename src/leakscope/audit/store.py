@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Generator, Mapping
+import traceback
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -26,9 +27,18 @@ from leakscope.audit.record import FAILED, RECORD, Picture, Record, Target, read
 from leakscope.errors import BadInput
 from leakscope.metrics import Scores
 from leakscope.models import VisionModel
-from leakscope.types import Attack, Batch, ClientProtocol, Reconstruction, ThreatModel
+from leakscope.types import Attack, Batch, ClientProtocol, Defence, Reconstruction, ThreatModel
 
-__all__ = ["TENSORS", "begin_record", "ensure_writable", "forget", "write_failure", "write_record"]
+__all__ = [
+    "TENSORS",
+    "begin_record",
+    "ensure_writable",
+    "forget",
+    "replacing",
+    "write_failure",
+    "write_plain",
+    "write_record",
+]
 
 TENSORS: Final = "reconstruction.safetensors"
 
@@ -42,7 +52,10 @@ def begin_record(
     client: ClientProtocol,
     threat: ThreatModel,
     attack_name: str,
-    attack: Attack,
+    attack: Attack | None,
+    defences: Sequence[Defence] = (),
+    cell: str = "",
+    role: str = "attack",
 ) -> Record:
     """What is known before an attack starts; ``client`` is what the client does, whatever the server believes."""
     return Record(
@@ -60,7 +73,10 @@ def begin_record(
         threat=threat.name,
         knows=tuple(sorted(threat.knows)),
         attack=attack_name,
-        settings=_mapping(attack),
+        settings={} if attack is None else _mapping(attack),
+        defences=tuple(_mapping(defence) for defence in defences),
+        cell=cell,
+        role=role,
         seed=seed,
         stream=stream,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -117,18 +133,23 @@ def write_record(
         for index, picture in enumerate(pictures):
             _save_png(folder / picture.original, batch.images[index])
             _save_png(folder / picture.reconstruction, images[index])
-        with _replacing(folder / TENSORS) as part:
+        with replacing(folder / TENSORS) as part:
             save_file({"images": images.contiguous(), "labels": labels.contiguous()}, part)
-        with _replacing(folder / RECORD) as part:
+        with replacing(folder / RECORD) as part:
             part.write_text(text, encoding="utf-8")
     return record
 
 
 def write_failure(folder: Path, begun: Record, error: Exception) -> Record:
-    """Record that the attack ended in an exception; whoever calls this raises it again."""
-    record = replace(begun, message="The attack failed.", error=f"{type(error).__name__}: {error}")
+    """Record that the attack ended in an exception, with its traceback, which holds no values of variables."""
+    trace = "".join(traceback.format_exception(error))
+    return write_plain(folder, replace(begun, message=f"Failed: {type(error).__name__}: {error}", error=trace))
+
+
+def write_plain(folder: Path, record: Record) -> Record:
+    """A record without pictures: a failure, a refusal, an analysis."""
     forget(folder)
-    with _output(folder), _replacing(folder / RECORD) as part:
+    with _output(folder), replacing(folder / RECORD) as part:
         part.write_text(record.to_text(), encoding="utf-8")
     return record
 
@@ -153,7 +174,7 @@ def ensure_writable(folder: Path) -> None:
     """Make ``folder`` and try it out, so that an hour's work does not end in an error."""
     with _output(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        with _replacing(folder / ".writable") as part:
+        with replacing(folder / ".writable") as part:
             part.touch()
         (folder / ".writable").unlink()
 
@@ -169,7 +190,7 @@ def _output(folder: Path) -> Generator[None]:
 
 
 @contextmanager
-def _replacing(path: Path) -> Generator[Path]:
+def replacing(path: Path) -> Generator[Path]:
     """A path to write to, which takes ``path``'s place in one move when the block ends well."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -186,7 +207,7 @@ def _save_png(path: Path, image: Tensor) -> None:
     pixels = (image.detach().cpu().nan_to_num().clamp(0, 1) * 255).round().to(torch.uint8)
     array = np.ascontiguousarray(pixels.permute(1, 2, 0).numpy())
     picture = Image.fromarray(array[..., 0] if array.shape[2] == 1 else array)
-    with _replacing(path) as part:
+    with replacing(path) as part:
         picture.save(part, format="PNG")
 
 

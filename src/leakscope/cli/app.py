@@ -12,7 +12,23 @@ import click
 import typer
 from typer.core import TyperGroup
 
-from leakscope.cli import demo, describe, invert, listing, scan
+from leakscope.cli import (
+    audit,
+    check,
+    demo,
+    describe,
+    gate,
+    init,
+    invert,
+    lint,
+    listing,
+    plan,
+    report,
+    scan,
+    serve,
+    study,
+    tune,
+)
 from leakscope.cli.console import error, notice, say, show_log
 from leakscope.errors import LeakscopeError
 
@@ -68,7 +84,17 @@ def leakscope(
 
 
 app.command("demo")(demo.demo)
+app.command("init")(init.init)
+app.command("plan")(plan.plan)
+app.command("audit")(audit.audit)
+app.command("report")(report.report)
+app.command("serve")(serve.serve)
 app.command("invert")(invert.invert)
 app.command("scan")(scan.scan)
+app.command("check")(check.check)
+app.command("gate")(gate.gate)
+app.command("lint")(lint.lint)
+app.command("study")(study.study)
+app.command("tune")(tune.tune)
 app.command("list")(listing.listing)
 app.command("describe")(describe.describe)

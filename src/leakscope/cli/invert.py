@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import Annotated, Final, Literal
 
 import typer
 
+from leakscope.cli.client_options import DEFAULT_CLIENT, PANEL, ClientOptions, with_client_options
 from leakscope.cli.console import notice, where
 from leakscope.cli.options import (
     SEEDS,
@@ -15,6 +16,7 @@ from leakscope.cli.options import (
     Classes,
     ImageSize,
     ModelName,
+    Track,
     Weights,
     build_attack,
     parse_labels,
@@ -24,15 +26,12 @@ from leakscope.cli.options import (
 from leakscope.cli.running import run_cases
 from leakscope.errors import BadInput
 
-if TYPE_CHECKING:
-    from leakscope.types import Batch
-
 __all__ = ["invert"]
 
-_CLIENT: Final = "Client and server"
 _RUN: Final = "Run"
 
 
+@with_client_options
 def invert(
     model: Annotated[str, ModelName],
     images: Annotated[list[str], typer.Argument(metavar="IMAGES...", show_default=False)],
@@ -62,25 +61,11 @@ def invert(
     model_seed: Annotated[
         int, typer.Option(min=0, max=SEEDS, help="Seed of random weights.", rich_help_panel="Model")
     ] = 0,
-    mode: Annotated[
-        Literal["train", "eval"],
-        typer.Option(help="BatchNorm on batch (train) or running (eval) statistics.", rich_help_panel=_CLIENT),
-    ] = "eval",
-    reduction: Annotated[
-        Literal["mean", "sum"], typer.Option(help="The client's loss over its batch.", rich_help_panel=_CLIENT)
-    ] = "mean",
-    share_buffers: Annotated[
-        bool,
-        typer.Option(
-            "--share-buffers/--withhold-buffers",
-            help="Whether BatchNorm statistics are sent along, in train mode.",
-            rich_help_panel=_CLIENT,
-        ),
-    ] = False,
+    client: ClientOptions = DEFAULT_CLIENT,
     threat: Annotated[
         str,
         typer.Option(
-            help="What the server knows: honest-server; labels, too; or statistics on top.", rich_help_panel=_CLIENT
+            help="What the server knows: honest-server; labels, too; or statistics on top.", rich_help_panel=PANEL
         ),
     ] = "honest-server",
     restarts: Annotated[
@@ -99,6 +84,7 @@ def invert(
         int | None, typer.Option(help="Stop after so many steps in vain.", rich_help_panel=_RUN)
     ] = None,
     target: Annotated[float | None, typer.Option(help="Stop at this loss.", rich_help_panel=_RUN)] = None,
+    track: Annotated[str | None, Track] = None,
     threads: Annotated[
         int | None, typer.Option(help="Threads of each process; 1 is best beside other work.", rich_help_panel=_RUN)
     ] = None,
@@ -121,10 +107,9 @@ def invert(
     is done; the same command again goes on from there.
     """
     from leakscope.attacks import Optimisation
-    from leakscope.audit.images import load_images
+    from leakscope.audit.images import load_images, pieces
     from leakscope.audit.run import CHECKPOINT, Case
     from leakscope.audit.store import ensure_writable
-    from leakscope.client import FedSGD
     from leakscope.models import load_model
     from leakscope.report.pictures import overview
     from leakscope.types import Status
@@ -146,24 +131,24 @@ def invert(
     )
     jobs = configured.workers if isinstance(configured, Optimisation) else 1
     knowledge, classes = threat_named(threat), parse_labels(labels)
-    client = FedSGD(mode=mode, reduction=reduction, share_buffers=share_buffers)
+    protocol = client.client()
     out = out or Path("out") / re.sub(r"[^\w.-]+", "-", f"{attack}-{model}").strip("-")
     ensure_writable(out)
     vision = load_model(
         model, num_classes=num_classes, image_size=image_size, channels=channels, seed=model_seed, weights=weights
     )
     loaded = load_images(images, vision.input, classes)
-    for line in loaded.notices:
+    for line in (*loaded.notices, *client.notices()):
         notice(line)
     if weights is None and not model.partition(":")[0].endswith(".py"):
         notice(f"No --weights were given: {model} has random weights (seed {model_seed}).")
-    batches = _pieces(loaded.batch, batch_size)
+    batches = pieces(loaded.batch, batch_size)
     folders = [out] if len(batches) == 1 else [out / f"batch-{index}" for index in range(len(batches))]
     cases = [
         Case(
             model=vision,
             batch=batch,
-            client=client,
+            client=protocol,
             threat=knowledge,
             attack_name=attack,
             attack=configured,
@@ -179,6 +164,7 @@ def invert(
         jobs=jobs,
         seconds=seconds,
         titles=[folder.name for folder in folders] if len(folders) > 1 else (),
+        track=track,
     )
     if len(folders) > 1:
         where("all pictures", overview(out, folders[: len(records)]))
@@ -187,18 +173,3 @@ def invert(
         goes_on = "goes on from the last checkpoint" if kept else "starts again: no checkpoint was due yet"
         notice(f"Interrupted: the best so far is kept; the same command again {goes_on}.")
         raise typer.Exit(130)
-
-
-def _pieces(batch: Batch, size: int | None) -> list[Batch]:
-    """The batch in parts of ``size`` images, the last one perhaps smaller."""
-    from leakscope.types import Batch
-
-    size = size or len(batch)
-    return [
-        Batch(
-            images=batch.images[start : start + size],
-            labels=batch.labels[start : start + size],
-            names=batch.names[start : start + size],
-        )
-        for start in range(0, len(batch), size)
-    ]

@@ -21,7 +21,7 @@ _Row = tuple[str, str, str | None]
 def listing(
     kind: Annotated[str, typer.Argument(metavar="KIND", show_default=False)],
 ) -> None:
-    """List attacks, models, metrics or defences: one line each, and the paper."""
+    """List attacks, models, metrics, defences or studies: one line each, and the paper."""
     if kind not in _KINDS:
         raise UnknownName("list", kind, _KINDS)
     _KINDS[kind]()
@@ -47,7 +47,15 @@ def _metrics() -> None:
 
 
 def _defences() -> None:
-    say("No defence is built in yet; from Python, observe(…, defences=[…]) takes your own (leakscope.types.Defence).")
+    from leakscope.client.registry import DEFENCES
+
+    _table((entry.name, entry.summary, entry.cites) for entry in DEFENCES.values())
+
+
+def _studies() -> None:
+    from leakscope.audit.study import STUDIES
+
+    _table((entry.name, entry.summary, entry.cites) for entry in STUDIES.values())
 
 
 _KINDS: Final[dict[str, Callable[[], None]]] = {
@@ -55,6 +63,7 @@ _KINDS: Final[dict[str, Callable[[], None]]] = {
     "models": _models,
     "metrics": _metrics,
     "defences": _defences,
+    "studies": _studies,
 }
 
 

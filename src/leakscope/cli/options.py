@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
-from dataclasses import replace
-from inspect import signature
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Final
 
 import typer
 
@@ -22,6 +19,7 @@ __all__ = [
     "Classes",
     "ImageSize",
     "ModelName",
+    "Track",
     "Weights",
     "build_attack",
     "parse_labels",
@@ -48,6 +46,12 @@ ImageSize: Final = typer.Option(
 )
 Channels: Final = typer.Option(
     help="1 for greyscale, 3 for colour, if not the model's own.", show_default=False, rich_help_panel=_PANEL
+)
+
+Track: Final = typer.Option(
+    metavar="WHERE",
+    help="Log losses as well: tensorboard (in the output folder, with pictures), tensorboard:DIR or mlflow:URI.",
+    show_default=False,
 )
 
 
@@ -97,66 +101,23 @@ def build_attack(
     target: float | None = None,
     pairs: Sequence[str] = (),
 ) -> Attack:
-    """The attack ``name`` with what was asked for; ``pairs`` are ``key=value`` for the recipe's own options."""
-    from leakscope.attacks import ATTACKS, Optimisation, attack
+    """The attack ``name`` with what was asked for; ``pairs`` are ``key=value`` for any option of the attack."""
+    from leakscope.attacks.configure import check_stop, configured, has_loop, options_from_text
 
-    options = _typed(name, ATTACKS[name].value, pairs)
-    if steps is not None:
-        if "steps" in options:
-            raise BadInput("The number of steps was given twice: by --steps and by --set steps=….")
-        options["steps"] = steps
-    made = attack(name, **options)
-    stops = {"seconds": seconds, "patience": patience, "target": target}
-    stops = {key: value for key, value in stops.items() if value is not None}
+    options = options_from_text(name, [pair for pair in pairs if not pair.startswith("@")])
     if jobs is None and restarts is not None:
         jobs = max(1, min(restarts, os.cpu_count() or 1))
-    fields = {"population": restarts, "workers": jobs, "gradient": gradient}
-    fields = {key: value for key, value in fields.items() if value is not None}
-    if not stops and not fields:
-        return made
-    if not isinstance(made, Optimisation):
+    stops = {"seconds": seconds, "patience": patience, "target": target}
+    loop = {"population": restarts, "workers": jobs, "gradient": gradient, **stops}
+    if any(value is not None for value in loop.values()) and not has_loop(name):
         raise BadInput(f"'{name}' has no optimisation loop: restarts, jobs, gradient and stopping do not apply to it.")
     for key, value in stops.items():
-        if not math.isfinite(value) or (value <= 0 and key != "target"):
-            raise BadInput(f"--{key} is {value}; it must be more than 0.")
-    changes: dict[str, Any] = {**fields, "stop": replace(made.stop, **stops)}
-    return replace(made, **changes)
-
-
-def _typed(name: str, recipe: Any, pairs: Sequence[str]) -> dict[str, object]:
-    """``key=value`` texts as values of the types that the recipe's parameters have."""
-    known = signature(recipe).parameters
-    hints = get_type_hints(recipe)
-    options: dict[str, object] = {}
-    for pair in pairs:
-        key, equals, text = pair.partition("=")
-        key = key.strip()
-        if not equals:
-            raise BadInput(f"--set takes key=value; got '{pair}'. Known keys: {', '.join(sorted(known))}.")
-        if key not in known:
-            raise UnknownName(f"option of {name}", key, known)
+        check_stop(key, value, f"--{key}")
+    for key, value in {"steps": steps, **loop}.items():
+        if value is None:
+            continue
         if key in options:
-            raise BadInput(f"--set {key} was given twice.")
-        options[key] = _value(key, text.strip(), hints.get(key, str))
-    return options
-
-
-def _value(key: str, text: str, kind: Any) -> object:
-    if get_origin(kind) is Literal:
-        if text not in get_args(kind):
-            raise BadInput(f"--set {key}={text}: accepted are {', '.join(map(str, get_args(kind)))}.")
-        return text
-    if kind is bool:
-        if text.lower() not in ("true", "false"):
-            raise BadInput(f"--set {key}={text}: it must be true or false.")
-        return text.lower() == "true"
-    names = {int: "a whole number", float: "a number"}
-    if kind in names:
-        try:
-            value = kind(text)
-        except ValueError as error:
-            raise BadInput(f"--set {key}={text}: it must be {names[kind]}.") from error
-        if not math.isfinite(value):
-            raise BadInput(f"--set {key}={text}: it must be a finite number.")
-        return value
-    return text
+            raise BadInput(f"'{key}' was given twice: by an option of its own and by --set {key}=….")
+        options[key] = value
+    files = options_from_text(name, [pair for pair in pairs if pair.startswith("@")])
+    return configured(name, {**files, **options})

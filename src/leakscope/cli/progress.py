@@ -11,9 +11,9 @@ from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as Bars
 
 if TYPE_CHECKING:
-    from leakscope.types import Progress
+    from leakscope.types import Callback, Progress
 
-__all__ = ["Watch", "clock"]
+__all__ = ["Watch", "clock", "together"]
 
 _QUIET: Final = 30.0
 """Seconds between lines where there is no terminal to draw a bar on."""
@@ -53,6 +53,14 @@ class Watch:
     ) -> None:
         self._bars.stop()
 
+    def retitle(self, title: str) -> None:
+        """Another attack begins: a new bar, a new clock."""
+        self._title, self._first = title, None
+        self._steps.clear()
+        if self._task is not None:
+            self._bars.remove_task(self._task)
+            self._task = None
+
     def __call__(self, progress: Progress) -> None:
         """Show where a restart is."""
         self._steps[progress.restart] = progress.step
@@ -87,6 +95,16 @@ class Watch:
             begun = progress.restart // self._jobs  # rounds that are over, each with its share of the budget
             left = min(left, max(0.0, self._seconds * (1 - begun / rounds) - progress.seconds))
         return left
+
+
+def together(*callbacks: Callback) -> Callback:
+    """One callback that tells all of these."""
+
+    def told(progress: Progress) -> None:
+        for callback in callbacks:
+            callback(progress)
+
+    return told
 
 
 def clock(seconds: float) -> str:

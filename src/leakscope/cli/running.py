@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from leakscope.cli.console import ERR, OUT, notice, say, where
-from leakscope.cli.progress import Watch
+from leakscope.cli.progress import Watch, together
 from leakscope.cli.tables import score_table
 
 if TYPE_CHECKING:
@@ -26,12 +26,14 @@ def run_cases(
     seconds: float | None = None,
     titles: Sequence[str] = (),
     brief: bool = False,
+    track: str | None = None,
 ) -> list[Record]:
     """Run each case into its folder and show what came back; ends early, with fewer records, after a Ctrl-C.
 
-    ``brief`` leaves the scores and the paths to the caller.
+    ``brief`` leaves the scores and the paths to the caller. ``track``: where losses are logged as well.
     """
     from leakscope.audit.run import invert
+    from leakscope.audit.trackers import PICTURES, tracking
     from leakscope.types import Status
 
     records: list[Record] = []
@@ -39,8 +41,12 @@ def run_cases(
         if titles:
             say(titles[index], style="bold")
         count = f"{index + 1}/{len(cases)} " if len(cases) > 1 else ""
-        with Watch(ERR, title=f"{count}{case.attack_name}", jobs=jobs, seconds=seconds) as watch:
-            ran = invert(case, folder, fresh=fresh, every=every, callback=watch)
+        with (
+            Watch(ERR, title=f"{count}{case.attack_name}", jobs=jobs, seconds=seconds) as watch,
+            tracking(track, run=folder.name, folder=folder, pictures=track == PICTURES) as tracker,
+        ):
+            callback = together(watch, tracker.scope(folder.name))
+            ran = invert(case, folder, fresh=fresh, every=every, callback=callback)
         records.append(ran.record)
         _show(ran, folder, brief=brief)
         if ran.record.status == Status.INTERRUPTED:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
+from leakscope.cli.client_options import DEFAULT_CLIENT, PANEL, ClientOptions, with_client_options
 from leakscope.cli.console import OUT, notice, say, where
 from leakscope.cli.options import (
     SEEDS,
@@ -31,9 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["scan"]
 
-_CLIENT: Final = "Client and server"
 
-
+@with_client_options
 def scan(
     model: Annotated[str, ModelName],
     images: Annotated[list[str], typer.Argument(metavar="IMAGES...", show_default=False)],
@@ -53,17 +53,11 @@ def scan(
     model_seed: Annotated[
         int, typer.Option(min=0, max=SEEDS, help="Seed of random weights.", rich_help_panel="Model")
     ] = 0,
-    mode: Annotated[
-        Literal["train", "eval"],
-        typer.Option(help="BatchNorm on batch (train) or running (eval) statistics.", rich_help_panel=_CLIENT),
-    ] = "eval",
-    reduction: Annotated[
-        Literal["mean", "sum"], typer.Option(help="The client's loss over its batch.", rich_help_panel=_CLIENT)
-    ] = "mean",
+    client: ClientOptions = DEFAULT_CLIENT,
     threat: Annotated[
         str,
         typer.Option(
-            help="What the server knows: honest-server; labels, too; or statistics on top.", rich_help_panel=_CLIENT
+            help="What the server knows: honest-server; labels, too; or statistics on top.", rich_help_panel=PANEL
         ),
     ] = "honest-server",
     threads: Annotated[int | None, typer.Option(help="Threads; 1 is best beside other work.")] = None,
@@ -78,21 +72,20 @@ def scan(
     from leakscope.audit.images import load_images
     from leakscope.audit.scan import scan_batch
     from leakscope.audit.store import ensure_writable
-    from leakscope.client import FedSGD
     from leakscope.models import load_model
     from leakscope.types import Batch
 
     if threads is not None:
         set_threads(threads)
     knowledge, classes = threat_named(threat), parse_labels(labels)
-    client = FedSGD(mode=mode, reduction=reduction)
+    protocol = client.client()
     out = out or Path("out") / re.sub(r"[^\w.-]+", "-", f"scan-{model}").strip("-")
     ensure_writable(out)
     vision = load_model(
         model, num_classes=num_classes, image_size=image_size, channels=channels, seed=model_seed, weights=weights
     )
     loaded = load_images(images, vision.input, classes)
-    for line in loaded.notices:
+    for line in (*loaded.notices, *client.notices()):
         notice(line)
     if weights is None and not model.partition(":")[0].endswith(".py"):
         notice(f"No --weights were given: {model} has random weights (seed {model_seed}).")
@@ -107,7 +100,7 @@ def scan(
         folder = out if len(parts) == 1 else out / f"batch-{index}"
         if len(parts) > 1:
             say(batch.names[0] if batch.names else folder.name, style="bold")
-        result, records = scan_batch(vision, batch, client=client, threat=knowledge, seed=seed, folder=folder)
+        result, records = scan_batch(vision, batch, client=protocol, threat=knowledge, seed=seed, folder=folder)
         _show(result, records, folder, batch)
 
 

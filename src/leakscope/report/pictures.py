@@ -17,7 +17,7 @@ from leakscope.errors import BadInput
 from leakscope.report.caption import client_line, number, run_line, title
 from leakscope.report.sheet import draw_sheet
 
-__all__ = ["CONTACT_SHEET", "LOSS_CURVE", "contact_sheet", "loss_curve", "overview"]
+__all__ = ["CONTACT_SHEET", "LOSS_CURVE", "contact_sheet", "loss_curve", "overview", "saved"]
 
 CONTACT_SHEET: Final = "contact-sheet.png"
 LOSS_CURVE: Final = "loss.png"
@@ -40,7 +40,7 @@ def overview(folder: Path, parts: Sequence[Path]) -> Path:
         if not record.pictures:
             raise BadInput(f"The run in '{part}' brought back no pictures: {record.error or record.message}")
     sheet = draw_sheet(records)
-    return _saved(folder / CONTACT_SHEET, lambda path: sheet.save(path, format="PNG", optimize=True))
+    return saved(folder / CONTACT_SHEET, lambda path: sheet.save(path, format="PNG", optimize=True))
 
 
 def loss_curve(folder: Path) -> Path:
@@ -86,7 +86,7 @@ def loss_curve(folder: Path) -> Path:
     axes.legend(frameon=False, fontsize=9, loc="upper right")
     axes.set_title(title(record), loc="left", fontsize=11, fontweight="bold", color=_INK, pad=22)
     axes.text(0, 1.03, f"{client_line(record)}; {run_line(record)}", transform=axes.transAxes, fontsize=8, color=_INK)
-    return _saved(folder / LOSS_CURVE, lambda path: figure.savefig(path, format="png"))
+    return saved(folder / LOSS_CURVE, lambda path: figure.savefig(path, format="png"))
 
 
 def _tick(value: float, position: int | None) -> str:
@@ -101,7 +101,7 @@ def _label(record: Record, best: bool) -> str:
     return f"{which}lowest loss {number(record.energy)}"
 
 
-def _saved(path: Path, save: Callable[[Path], object]) -> Path:
+def saved(path: Path, save: Callable[[Path], object]) -> Path:
     """Write a picture in one move."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:

@@ -1,0 +1,229 @@
+"""Studies: one question asked at many points, answered by a table and a figure.
+
+A study is a function that yields points; each is a case like any other, run into a folder of its own, so that a study
+that was broken off goes on where it was. Adding one is adding a file to ``audit/studies``.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from leakscope.attacks.configure import configured
+from leakscope.audit.record import FAILED, REFUSED, Record
+from leakscope.audit.run import Case, invert
+from leakscope.audit.store import ensure_writable, replacing
+from leakscope.errors import NotApplicable
+from leakscope.models import VisionModel
+from leakscope.registry import Registry
+from leakscope.types import Batch, Callback, ClientProtocol, Status, ThreatModel
+
+__all__ = ["RESULT", "STUDIES", "TABLE", "Point", "Row", "Setup", "Study", "register_study", "run_study"]
+
+RESULT: Final = "study.json"
+TABLE: Final = "table.csv"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setup:
+    """What a study varies: a model, a private batch, a client, a server and an attack."""
+
+    model: VisionModel
+    batch: Batch
+    client: ClientProtocol
+    threat: ThreatModel
+    attack: str
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    seed: int = 0
+
+    def case(self, **changes: Any) -> Case:
+        """The case at the centre of the study, with ``changes``."""
+        case = Case(
+            model=self.model,
+            batch=self.batch,
+            client=self.client,
+            threat=self.threat,
+            attack_name=self.attack,
+            attack=configured(self.attack, self.options),
+            seed=self.seed,
+        )
+        return replace(case, **changes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """Where on the axes, and the case there. ``extra`` are further columns that are known without an attack."""
+
+    at: Mapping[str, str | float]
+    case: Case
+    extra: Mapping[str, float] = field(default_factory=dict[str, float])
+
+    @property
+    def slug(self) -> str:
+        """A folder name that a person can read."""
+        text = "_".join(f"{key}-{value}" for key, value in self.at.items())
+        return re.sub(r"[^\w.=-]+", "-", text).strip("-")[:120]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """What came back at one point: each metric's mean over the images and its value at the most exposed one."""
+
+    at: Mapping[str, str | float]
+    status: str
+    message: str
+    metrics: Mapping[str, float]
+    best: Mapping[str, float]
+    extra: Mapping[str, float]
+    folder: str
+
+
+Maker = Callable[[Setup], Iterable[Point]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """A study: its points, what its figure shows along x and as lines, and which metric."""
+
+    name: str
+    make: Maker
+    x: str
+    series: str | None
+    metric: str
+
+
+STUDIES: Final[Registry[Study]] = Registry("study", "leakscope.audit.studies")
+
+
+def register_study(
+    name: str, *, x: str, series: str | None = None, metric: str = "psnr", cites: str | None = None
+) -> Callable[[Maker], Maker]:
+    """Decorator: enter a function that yields points under ``name``; its docstring's first line is shown to users."""
+
+    def enter(make: Maker) -> Maker:
+        study = Study(name=name, make=make, x=x, series=series, metric=metric)
+        STUDIES.add(name, study, cites=cites, summary=(make.__doc__ or "").strip().partition("\n")[0])
+        return make
+
+    return enter
+
+
+def run_study(
+    study: Study,
+    setup: Setup,
+    out: Path,
+    *,
+    stop: Callable[[], bool] = lambda: False,
+    told: Callable[[Point], None] = lambda point: None,
+    callback: Callback | None = None,
+) -> list[Row]:
+    """Run every point into ``out`` and write the table; ends early, with fewer rows, when ``stop`` says so."""
+    ensure_writable(out)
+    rows: list[Row] = []
+    for point in study.make(setup):
+        if stop():
+            break
+        told(point)
+        row = _run(point, out, callback)
+        if row.status == Status.INTERRUPTED:
+            break
+        rows.append(row)
+        _write(study, setup, rows, out)
+    return rows
+
+
+def _run(point: Point, out: Path, callback: Callback | None) -> Row:
+    folder = out / "points" / point.slug
+    try:
+        record = invert(point.case, folder, callback=callback).record
+    except NotApplicable as refusal:
+        return _row(point, folder, REFUSED, str(refusal), {}, {})
+    return _row(point, folder, record.status, record.message, *_summary(record))
+
+
+def _summary(record: Record) -> tuple[dict[str, float], dict[str, float]]:
+    if record.status == FAILED:
+        return {}, {}
+    higher = record.scores["higher_is_better"]
+    values = {name: record.metric(name) or [] for name in record.scores["metrics"]}
+    kept = {name: [v for v in row if not math.isnan(v)] for name, row in values.items()}
+    means = {name: sum(row) / len(row) for name, row in kept.items() if row}
+    best = {name: (max if higher[name] else min)(row) for name, row in kept.items() if row}
+    return means, best
+
+
+def _row(
+    point: Point, folder: Path, status: str, message: str, metrics: dict[str, float], best: dict[str, float]
+) -> Row:
+    return Row(
+        at=point.at,
+        status=status,
+        message=message,
+        metrics=metrics,
+        best=best,
+        extra=point.extra,
+        folder=f"points/{folder.name}",
+    )
+
+
+def _write(study: Study, setup: Setup, rows: list[Row], out: Path) -> None:
+    content = {
+        "schema": 1,
+        "study": study.name,
+        "x": study.x,
+        "series": study.series,
+        "metric": study.metric,
+        "model": setup.model.name,
+        "attack": setup.attack,
+        "options": dict(setup.options),
+        "images": list(setup.batch.names),
+        "seed": setup.seed,
+        "rows": [
+            {
+                "at": dict(row.at),
+                "status": row.status,
+                "message": row.message,
+                "metrics": {name: _finite(value) for name, value in row.metrics.items()},
+                "best": {name: _finite(value) for name, value in row.best.items()},
+                "extra": {name: _finite(value) for name, value in row.extra.items()},
+                "folder": row.folder,
+            }
+            for row in rows
+        ],
+    }
+    with replacing(out / RESULT) as part:
+        part.write_text(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+    with replacing(out / TABLE) as part:
+        part.write_text(_table(rows), encoding="utf-8")
+
+
+def _finite(value: float) -> float | str:
+    return value if math.isfinite(value) else str(value)
+
+
+def _table(rows: list[Row]) -> str:
+    axes = list(dict.fromkeys(key for row in rows for key in row.at))
+    metrics = list(dict.fromkeys(key for row in rows for key in row.metrics))
+    extra = list(dict.fromkeys(key for row in rows for key in row.extra))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*axes, "status", *metrics, *(f"best {name}" for name in metrics), *extra, "message"])
+    for row in rows:
+        numbers = [row.metrics.get(m, "") for m in metrics] + [row.best.get(m, "") for m in metrics]
+        writer.writerow(
+            [
+                *(row.at.get(a, "") for a in axes),
+                row.status,
+                *numbers,
+                *(row.extra.get(e, "") for e in extra),
+                row.message,
+            ]
+        )
+    return text.getvalue()

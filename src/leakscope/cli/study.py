@@ -1,0 +1,142 @@
+"""``leakscope study``: one question asked at many points, answered by a table and a figure."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from leakscope.cli.client_options import DEFAULT_CLIENT, PANEL, ClientOptions, with_client_options
+from leakscope.cli.console import ERR, OUT, notice, say, where
+from leakscope.cli.interrupt import Interrupt
+from leakscope.cli.options import (
+    SEEDS,
+    Channels,
+    Classes,
+    ImageSize,
+    ModelName,
+    Weights,
+    parse_labels,
+    threat_named,
+)
+from leakscope.cli.progress import Watch
+from leakscope.cli.tables import cell
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from leakscope.audit.study import Point, Row, Study
+    from leakscope.types import Progress
+
+__all__ = ["study"]
+
+
+@with_client_options
+def study(
+    name: Annotated[str, typer.Argument(metavar="STUDY", show_default=False)],
+    model: Annotated[str, ModelName],
+    images: Annotated[list[str], typer.Argument(metavar="IMAGES...", show_default=False)],
+    attack: Annotated[
+        str, typer.Option("--attack", "-a", help="Name of the attack: see leakscope list attacks.")
+    ] = "inverting-gradients",
+    steps: Annotated[int | None, typer.Option(help="Steps of each attack, if not the attack's own.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Any other option of the attack; may be repeated."),
+    ] = None,
+    labels: Annotated[
+        str | None,
+        typer.Option(help="Classes of the images, such as 3,5; by default from folder names, else 0, 1, 2, …"),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, max=SEEDS, help="Seed of weights and attacks.")] = 0,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Output folder; by default below out/.")] = None,
+    weights: Annotated[Path | None, Weights] = None,
+    num_classes: Annotated[int | None, Classes] = None,
+    image_size: Annotated[int | None, ImageSize] = None,
+    channels: Annotated[int | None, Channels] = None,
+    client: ClientOptions = DEFAULT_CLIENT,
+    threat: Annotated[
+        str,
+        typer.Option(
+            help="What the server knows: honest-server; labels, too; or statistics on top.", rich_help_panel=PANEL
+        ),
+    ] = "honest-server",
+) -> None:
+    """Run STUDY on MODEL and IMAGES: a table (table.csv, study.json) and a figure.
+
+    `leakscope list studies` names them. MODEL and IMAGES are as for leakscope invert. Ctrl-C keeps the points that are
+    done; the same command again goes on from there.
+    """
+    from leakscope.attacks.configure import options_from_text
+    from leakscope.audit.images import load_images
+    from leakscope.audit.study import STUDIES, TABLE, Setup, run_study
+    from leakscope.models import load_model
+    from leakscope.report.study_figure import study_figure
+
+    chosen = STUDIES[name].value
+    options = options_from_text(attack, settings or [])
+    if steps is not None:
+        options["steps"] = steps
+    out = out or Path("out") / re.sub(r"[^\w.-]+", "-", f"{name}-{model}").strip("-")
+    vision = load_model(
+        model, num_classes=num_classes, image_size=image_size, channels=channels, seed=seed, weights=weights
+    )
+    loaded = load_images(images, vision.input, parse_labels(labels))
+    for line in (*loaded.notices, *client.notices()):
+        notice(line)
+    setup = Setup(
+        model=vision,
+        batch=loaded.batch,
+        client=client.client(),
+        threat=threat_named(threat),
+        attack=attack,
+        options=options,
+        seed=seed,
+    )
+    title = [name]
+    with Interrupt("Stopping: what is done is kept.") as interrupt, Watch(ERR, title=name) as watch:
+
+        def told(point: Point) -> None:
+            title[0] = ", ".join(f"{key} {value}" for key, value in point.at.items())
+            watch.retitle(title[0])
+
+        def callback(progress: Progress) -> None:
+            watch(progress)
+            if interrupt():
+                raise KeyboardInterrupt
+
+        rows = run_study(chosen, setup, out, stop=interrupt, told=told, callback=callback)
+    if rows:
+        OUT.print(_table(chosen, rows))
+        where("table", out / TABLE)
+        where("figure", study_figure(out))
+    if interrupt.asked:
+        notice(f"{len(rows)} points are done; the same command again goes on from there.")
+        raise typer.Exit(130)
+    say(f"{len(rows)} points.")
+
+
+def _table(chosen: Study, rows: Sequence[Row]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    axes = list(dict.fromkeys(key for row in rows for key in row.at))
+    extra = list(dict.fromkeys(key for row in rows for key in row.extra))
+    for heading in axes:
+        table.add_column(heading)
+    shown = list(dict.fromkeys([chosen.metric, "psnr", "ssim"]))
+    for heading in (*shown, f"best {chosen.metric}", *extra):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("outcome")
+    for row in rows:
+        numbers = [*(row.metrics.get(name) for name in shown), row.best.get(chosen.metric)]
+        numbers += [row.extra.get(name) for name in extra]
+        said = row.status if row.metrics else f"{row.status}: {row.message}"
+        table.add_row(
+            *(Text(str(row.at.get(axis, ""))) for axis in axes),
+            *("" if number is None else cell(number) for number in numbers),
+            Text(said),
+        )
+    return table

@@ -1,0 +1,220 @@
+"""``leakscope tune``: find better settings for an attack, by trying."""
+
+from __future__ import annotations
+
+import re
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, Literal
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from leakscope.cli.client_options import DEFAULT_CLIENT, PANEL, ClientOptions, with_client_options
+from leakscope.cli.console import ERR, OUT, notice, say, where
+from leakscope.cli.interrupt import Interrupt
+from leakscope.cli.options import (
+    SEEDS,
+    Channels,
+    Classes,
+    ImageSize,
+    ModelName,
+    Track,
+    Weights,
+    parse_labels,
+    set_threads,
+    threat_named,
+)
+from leakscope.cli.progress import Watch, together
+from leakscope.cli.tables import cell
+
+if TYPE_CHECKING:
+    from leakscope.audit.tuned import Row, Tuned
+    from leakscope.audit.tuner import Tuning
+    from leakscope.types import Callback
+
+__all__ = ["tune"]
+
+_STUDY: Final = "Study"
+
+
+@with_client_options
+def tune(
+    model: Annotated[str, ModelName],
+    images: Annotated[list[str], typer.Argument(metavar="IMAGES...", show_default=False)],
+    attack: Annotated[
+        str, typer.Option("--attack", "-a", help="Name of the attack: see leakscope list attacks.")
+    ] = "inverting-gradients",
+    trials: Annotated[int, typer.Option("--trials", "-n", min=1, help="Trials of the study, over all processes.")] = 30,
+    objective: Annotated[
+        Literal["realistic", "oracle"],
+        typer.Option(help="Go by the attacker's own loss, or by SSIM to the originals: an upper bound."),
+    ] = "realistic",
+    steps: Annotated[int | None, typer.Option(help="Steps of each trial, if not the attack's own.")] = None,
+    seed: Annotated[int, typer.Option(min=0, max=SEEDS, help="Seed of the search and of its attacks.")] = 0,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Output folder; by default below out/.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="An option of the attack that is not searched."),
+    ] = None,
+    search: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=LOW:HIGH[:log]",
+            help="Search this option, in this range, or among A|B|C; by default all weights and rates.",
+        ),
+    ] = None,
+    labels: Annotated[str | None, typer.Option(help="Classes of the images, such as 3,5.")] = None,
+    weights: Annotated[Path | None, Weights] = None,
+    num_classes: Annotated[int | None, Classes] = None,
+    image_size: Annotated[int | None, ImageSize] = None,
+    channels: Annotated[int | None, Channels] = None,
+    model_seed: Annotated[
+        int, typer.Option(min=0, max=SEEDS, help="Seed of random weights.", rich_help_panel="Model")
+    ] = 0,
+    client: ClientOptions = DEFAULT_CLIENT,
+    threat: Annotated[
+        str,
+        typer.Option(
+            help="What the server knows: honest-server; labels, too; or statistics on top.", rich_help_panel=PANEL
+        ),
+    ] = "honest-server",
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="postgresql://…, sqlite:///FILE or journal:FILE; by default an SQLite file in the output folder.",
+            rich_help_panel=_STUDY,
+        ),
+    ] = None,
+    study: Annotated[
+        str | None,
+        typer.Option(help="Name of the study; the objective is added to it.", rich_help_panel=_STUDY),
+    ] = None,
+    pruner: Annotated[
+        Literal["median", "halving", "none"],
+        typer.Option(help="How trials that fall behind are given up.", rich_help_panel=_STUDY),
+    ] = "median",
+    grace: Annotated[
+        float,
+        typer.Option(
+            min=1, help="Seconds without a sign of life until a process counts as dead.", rich_help_panel=_STUDY
+        ),
+    ] = 60.0,
+    track: Annotated[str | None, Track] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads; 1 is best beside other work.")] = None,
+) -> None:
+    """Search for settings with which an attack gets further on what a client would share of IMAGES.
+
+    The same command in several processes, or on several machines with one --storage, works on one study; again after
+    a break, it goes on. The best settings are written to tuned.json, for leakscope invert --set @tuned.json.
+
+    With --objective oracle the truth chooses, which no attacker can do: that is an upper bound, and labelled so.
+    """
+    from leakscope.attacks.configure import configured, options_from_text
+    from leakscope.audit.images import load_images
+    from leakscope.audit.run import Case
+    from leakscope.audit.store import ensure_writable
+    from leakscope.audit.tuner import Tuning
+    from leakscope.audit.tuner_space import default_space, space_from_text
+    from leakscope.models import load_model
+
+    if threads is not None:
+        set_threads(threads)
+    pairs = [*(settings or []), *([] if steps is None else [f"steps={steps}"])]
+    fixed = options_from_text(attack, pairs)
+    space = space_from_text(attack, search, fixed) if search else default_space(attack, fixed)
+    knowledge, classes, protocol = threat_named(threat), parse_labels(labels), client.client()
+    plain = re.sub(r"[^\w.-]+", "-", f"{attack}-{model}").strip("-")
+    out = out or Path("out") / f"tune-{plain}"
+    ensure_writable(out)
+    vision = load_model(
+        model, num_classes=num_classes, image_size=image_size, channels=channels, seed=model_seed, weights=weights
+    )
+    loaded = load_images(images, vision.input, classes)
+    for line in (*loaded.notices, *client.notices()):
+        notice(line)
+    if weights is None and not model.partition(":")[0].endswith(".py"):
+        notice(f"No --weights were given: {model} has random weights (seed {model_seed}).")
+    tuning = Tuning(
+        case=Case(
+            model=vision,
+            batch=loaded.batch,
+            client=protocol,
+            threat=knowledge,
+            attack_name=attack,
+            attack=configured(attack, fixed),
+            seed=seed,
+        ),
+        options=fixed,
+        space=space,
+        objective=objective,
+        trials=trials,
+        pruner=pruner,
+        beat=min(10.0, grace / 4),
+        grace=grace,
+    )
+    place = storage or f"sqlite:///{out.resolve() / 'study.db'}"
+    with Interrupt("Stopping; the trial under way is given back. Ctrl-C again stops at once.") as stop:
+        tuned = _run(tuning, place, study or plain, out, track, stop)
+    _show(tuned, out)
+    if stop.asked:
+        notice("Interrupted: the same command again goes on from here.")
+        raise typer.Exit(130)
+
+
+def _run(tuning: Tuning, place: str, study: str, out: Path, track: str | None, stop: Interrupt) -> Tuned:
+    """Work on the study, with a bar for the trial under way and a line for each that has ended here."""
+    from leakscope.audit.trackers import PICTURES, tracking
+    from leakscope.audit.tuner import tune as work_on
+    from leakscope.audit.tuner_storage import shown
+
+    say(
+        f"{tuning.case.attack_name}: {tuning.trials} trials of {', '.join(tuning.space)}, objective {tuning.objective}."
+    )
+    OUT.print(Text.assemble((f"{'storage':<15}", "dim"), shown(place)), soft_wrap=True)
+    with tracking(track, run=study, folder=out, pictures=track == PICTURES) as tracker, ExitStack() as bar:
+
+        def watching(slot: int) -> Callback:
+            watch = bar.enter_context(Watch(ERR, title=f"trial {slot + 1}/{tuning.trials}"))
+            return together(watch, tracker.scope(f"trial-{slot + 1}"))
+
+        def ended(row: Row) -> None:
+            bar.close()
+            say(_line(row, oracle=tuning.objective == "oracle"))
+
+        return work_on(tuning, storage=place, study=study, callback=watching, ended=ended, stop=stop)
+
+
+def _line(row: Row, *, oracle: bool) -> str:
+    value = "" if row.value is None else f"{'SSIM (oracle)' if oracle else 'matching loss'} {cell(row.value)}, "
+    options = ", ".join(f"{key} {_plain(value)}" for key, value in row.options.items())
+    return f"trial {row.slot + 1}: {row.state}{f' ({row.why})' if row.why else ''}, {value}{options}"
+
+
+def _show(tuned: Tuned, out: Path) -> None:
+    """Write the answer, draw the history, and say both."""
+    from leakscope.audit.store import replacing
+    from leakscope.audit.tuned import COMPLETE, TUNED
+    from leakscope.report.tuning import tuning_history
+
+    with replacing(out / TUNED) as part:
+        part.write_text(tuned.to_text(), encoding="utf-8")
+    ended = f"{tuned.count(COMPLETE)} complete, {tuned.count('pruned')} pruned, {tuned.count('fail')} failed"
+    say(f"{len(tuned.rows)} of {tuned.trials} trials have ended: {ended}.")
+    best = tuned.best
+    if best is None:
+        say("No trial has come to its end: there are no settings to recommend.")
+    else:
+        table = Table(box=None, padding=(0, 2, 0, 0), show_header=False)
+        for key, value in best.options.items():
+            table.add_row(Text(key, style="dim"), _plain(value))
+        OUT.print(table)
+        say(f"Best is trial {best.slot + 1}: {cell(best.value or 0.0)}, {tuned.measure}.")
+    where("settings", out / TUNED)
+    where("history", tuning_history(out))
+
+
+def _plain(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,106 @@
+"""Studies: every one runs, varies what it says, resumes, and makes a table and a figure."""
+
+import csv
+import json
+
+import pytest
+import torch
+from PIL import Image
+
+import leakscope as ls
+from leakscope.audit.studies.components import kinds
+from leakscope.audit.studies.cut import cuts
+from leakscope.audit.studies.layers import thirds
+from leakscope.audit.study import STUDIES, Setup, run_study
+from leakscope.report.study_figure import study_figure
+
+VIT = "timm:vit_tiny_patch16_224"
+
+
+def setup(model="leakscope:lenet-dlg", size=16, images=("cat", "coffee"), attack="inverting-gradients", **options):
+    return Setup(
+        model=ls.load_model(model, num_classes=10, image_size=size, seed=0),
+        batch=ls.bundled_batch(list(images), size=size),
+        client=ls.FedSGD(),
+        threat=ls.threats.WITH_LABELS,
+        attack=attack,
+        options=options or {"steps": 2},
+    )
+
+
+CASES = {
+    "batch-size": setup,
+    "difficulty": setup,
+    "layers": lambda: setup(VIT, 32, ("cat",)),
+    "components": lambda: setup(VIT, 32, ("cat",)),
+    "training-time": lambda: setup("leakscope:mlp?hidden=16", 8),
+    "architectures": lambda: setup("leakscope:mlp?hidden=16", 32, ("cat",), steps=1),
+    "cut": setup,
+    "defences": lambda: setup("leakscope:mlp?hidden=16", 8),
+}
+
+
+def test_every_study_is_tried_here():
+    assert set(STUDIES) == set(CASES)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in ("architectures", "defences")])
+def test_a_study_makes_a_table_and_a_figure(name, tmp_path):
+    made = CASES[name]()
+    state = {key: value.clone() for key, value in made.model.state_dict().items()}
+    study = STUDIES[name].value
+    rows = run_study(study, made, tmp_path)
+    assert len(rows) >= 2
+    assert all(row.metrics for row in rows), [row.message for row in rows]
+    assert len({row.metrics["psnr"] for row in rows}) > 1, "nothing varies"
+    table = list(csv.DictReader((tmp_path / "table.csv").open(encoding="utf-8")))
+    assert [row[study.x] for row in table] == [str(row.at[study.x]) for row in rows]
+    with Image.open(study_figure(tmp_path)) as picture:
+        assert picture.width > 800
+    for key, value in made.model.state_dict().items():
+        assert torch.equal(value, state[key]), "the model did not come back as it was"
+
+
+def test_a_study_that_was_stopped_goes_on(tmp_path):
+    asked = []
+
+    def stop():
+        asked.append(1)
+        return len(asked) > 3
+
+    study = STUDIES["difficulty"].value
+    assert len(run_study(study, setup(), tmp_path, stop=stop)) == 3
+    written = {p: p.stat().st_mtime_ns for p in tmp_path.glob("points/*/record.json")}
+    rows = run_study(study, setup(), tmp_path)
+    assert len(rows) == 11
+    assert all(path.stat().st_mtime_ns == when for path, when in written.items())
+
+
+def test_difficulty_starts_at_the_truth_and_ends_in_noise(tmp_path):
+    rows = run_study(STUDIES["difficulty"].value, setup(steps=1), tmp_path)
+    before = [row.extra["ssim before"] for row in rows]
+    assert before[0] > 0.999
+    assert before[-1] < 0.1
+    assert before == sorted(before, reverse=True)
+
+
+def test_architectures_have_a_closed_form_column(tmp_path):
+    rows = run_study(STUDIES["architectures"].value, CASES["architectures"](), tmp_path)
+    by = {(row.at["model"], row.at["attack"]): row for row in rows}
+    assert by["timm:vit_tiny_patch16_224", "patch-embedding"].metrics["psnr"] > 60
+    assert by["leakscope:resnet20", "patch-embedding"].status == "refused"
+    assert len({row.at["model"] for row in rows}) >= 5
+    content = json.loads((tmp_path / "study.json").read_text())
+    assert content["study"] == "architectures"
+
+
+def test_parts_of_the_gradient_are_complete():
+    vit = ls.load_model(VIT, num_classes=10, image_size=32, seed=0)
+    names = {name for name, _ in vit.named_parameters()}
+    for parts in (thirds(vit), kinds(vit)):
+        assert sorted(n for part in parts.values() for n in part) == sorted(names)
+    assert {"blocks 1–4", "blocks 5–8", "blocks 9–12", "input", "head"} <= set(thirds(vit))
+    assert {"attention", "MLP", "patch embedding", "position embedding", "head"} <= set(kinds(vit))
+    lenet = ls.load_model("leakscope:lenet-dlg", num_classes=10, image_size=16, seed=0)
+    assert list(thirds(lenet)) == ["block 1", "block 2", "block 3", "head"]
+    assert len(cuts(vit)) == 8
