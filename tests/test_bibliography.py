@@ -6,11 +6,12 @@ import re
 
 import pytest
 
-from leakscope import ATTACKS, METRICS, MODELS, UnknownName
+from leakscope import ATTACKS, DEFENCES, METRICS, MODELS, UnknownName
+from leakscope.audit.study import STUDIES
 from leakscope.bibliography import BIBLIOGRAPHY, Paper, paper
 
 
-@pytest.mark.parametrize("registry", [ATTACKS, METRICS, MODELS], ids=["attacks", "metrics", "models"])
+@pytest.mark.parametrize("registry", [ATTACKS, DEFENCES, METRICS, MODELS, STUDIES], ids=lambda registry: registry.kind)
 def test_every_citation_resolves(registry: object) -> None:
     entries = list(registry.values())  # pyright: ignore[reportAttributeAccessIssue]
     assert entries

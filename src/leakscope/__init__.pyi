@@ -18,6 +18,7 @@ from .client import (
     threats,
     trained_on,
 )
+from .client.registry import DEFENCES, defence, register_defence
 from .errors import BadInput, LeakscopeError, MissingExtra, MissingKnowledge, NotApplicable, UnknownName
 from .metrics import METRICS, Metric, Scores, metric, score
 from .models import MODELS, Anatomy, VisionModel, load_model
@@ -26,6 +27,7 @@ from .types import (
     Attack,
     Batch,
     ClientProtocol,
+    Defence,
     InputSpec,
     Knows,
     Observation,
@@ -41,6 +43,7 @@ __version__: str
 
 __all__ = [
     "ATTACKS",
+    "DEFENCES",
     "METRICS",
     "MODELS",
     "Adam",
@@ -52,6 +55,7 @@ __all__ = [
     "Batch",
     "Checkpoint",
     "ClientProtocol",
+    "Defence",
     "FedAvg",
     "FedSGD",
     "InputSpec",
@@ -82,12 +86,14 @@ __all__ = [
     "bundled_batch",
     "bundled_names",
     "client_from",
+    "defence",
     "joined",
     "load_model",
     "metric",
     "observe",
     "recover_labels",
     "register_attack",
+    "register_defence",
     "score",
     "threats",
     "trained_on",

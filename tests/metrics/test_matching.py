@@ -72,3 +72,10 @@ def test_a_broken_reconstruction_takes_the_place_that_is_left(bad: float) -> Non
 def test_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(BadInput, match="as many reconstructions as originals"):
         match(_noise(*shape), _noise(3, 3, 4, 4))
+
+
+def test_others_images_are_passed_over() -> None:
+    truth = _noise(3, 3, 4, 4)
+    company = 1 - _noise(2, 3, 4, 4)
+    everybody = torch.cat([company[:1], truth[[2, 0]], company[1:], truth[[1]]])
+    assert match(everybody, truth).tolist() == [2, 4, 1]

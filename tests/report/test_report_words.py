@@ -52,6 +52,8 @@ def test_an_unfinished_campaign_does_not_claim_to_have_found_nothing(audit: Audi
 def test_the_answer_names_the_worst(audit: Audit) -> None:
     assert "vit (sgd, no defence)" in answer(audit.findings)
     assert "convnet" in answer(_with(audit, Level.RECOGNISABLE, Level.TRACES).findings)
+    some = answer(_with(audit, Level.NOTHING, Level.UNKNOWN).findings)
+    assert some.startswith("Nothing was found in 2 of 3 set-ups. In the others, no attack ran to its end")
     assert "That is evidence, not proof." in answer(_with(audit, Level.NOTHING).findings)
     assert dict(tally(audit.findings)) == dict.fromkeys(Level, 1) | {Level.NOTHING: 2}
 

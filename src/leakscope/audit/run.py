@@ -11,6 +11,7 @@ from typing import Final
 import torch
 
 from leakscope.attacks import Checkpoint, Optimisation
+from leakscope.attacks.rounds import pooled
 from leakscope.attacks.settings import fingerprint
 from leakscope.audit.controls import without_signal
 from leakscope.audit.record import FAILED, RECORD, Record, read_record
@@ -72,7 +73,7 @@ class Case:
     role: str = "attack"
 
     def observe(self) -> Observation:
-        """What the server sees of this batch."""
+        """What the server makes of this batch's update, or updates: several rounds are pooled into one signal."""
         root = torch.Generator().manual_seed(self.seed)
         seen = (
             self._captured(self.update)
@@ -90,7 +91,7 @@ class Case:
                 generator=fork(root, f"{self.stream}/client"),
             )
         )
-        return without_signal(seen, fork(root, f"{self.stream}/control")) if self.control else seen
+        return pooled(without_signal(seen, fork(root, f"{self.stream}/control")) if self.control else seen)
 
     def truth(self) -> Batch:
         """What the client trained on, which an attack is scored against: its batch, augmented if it augments."""

@@ -7,10 +7,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, TaskID, TextColumn
-from rich.progress import Progress as Bars
+from rich.progress import TaskID
 
-from leakscope.cli.progress import clock
+from leakscope.cli.progress import bars, clock
 
 if TYPE_CHECKING:
     from leakscope.audit.runner import Running, State
@@ -26,17 +25,7 @@ class CampaignWatch:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._bars = Bars(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            TextColumn("{task.fields[state]}"),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
+        self._bars = bars(console)
         self._whole: TaskID | None = None
         self._tasks: dict[str, TaskID] = {}
         self._said = time.monotonic()

@@ -13,10 +13,25 @@ from rich.progress import Progress as Bars
 if TYPE_CHECKING:
     from leakscope.types import Callback, Progress
 
-__all__ = ["Watch", "clock", "together"]
+__all__ = ["Watch", "bars", "clock", "together"]
 
 _QUIET: Final = 30.0
 """Seconds between lines where there is no terminal to draw a bar on."""
+
+
+def bars(console: Console) -> Bars:
+    """Bars with a title, a count and a state in words; nothing where there is no terminal to draw them on."""
+    return Bars(
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=24),
+        TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+        TextColumn("{task.fields[state]}"),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
 
 
 class Watch:
@@ -28,17 +43,7 @@ class Watch:
 
     def __init__(self, console: Console, *, title: str, jobs: int = 1, seconds: float | None = None) -> None:
         self._console, self._title, self._jobs, self._seconds = console, title, jobs, seconds
-        self._bars = Bars(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=24),
-            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            TextColumn("{task.fields[state]}"),
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
-            redirect_stdout=False,
-            redirect_stderr=False,
-        )
+        self._bars = bars(console)
         self._task: TaskID | None = None
         self._said = time.monotonic()
         self._first: tuple[int, float] | None = None

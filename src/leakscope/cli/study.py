@@ -75,7 +75,7 @@ def study(
     from leakscope.audit.images import load_images
     from leakscope.audit.study import STUDIES, TABLE, Setup, run_study
     from leakscope.models import load_model
-    from leakscope.report.study_figure import study_figure
+    from leakscope.report.study_figure import pareto_figure, study_figure
 
     chosen = STUDIES[name].value
     options = options_from_text(attack, settings or [])
@@ -114,6 +114,8 @@ def study(
         OUT.print(_table(chosen, rows))
         where("table", out / TABLE)
         where("figure", study_figure(out))
+        if (trade := pareto_figure(out)) is not None:
+            where("trade-offs", trade)
     if interrupt.asked:
         notice(f"{len(rows)} points are done; the same command again goes on from there.")
         raise typer.Exit(130)

@@ -37,8 +37,7 @@ class GateMod:
     JSON lines on the client, with the time that the gate took beside that of the training it guards. ``model``,
     ``client``, ``policy`` and ``kind`` are as for :func:`gate` and ``CaptureMod``.
 
-    Put it after mods that change the update (clipping, noise) in reverse order of the list: what it sees must be what
-    leaves, so it belongs at the front of the list, behind a ``CaptureMod`` only.
+    It belongs at the front of the list of mods, where it sees what really leaves, after mods that clip or add noise.
     """
 
     def __init__(

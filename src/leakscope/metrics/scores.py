@@ -117,23 +117,24 @@ def score(reconstruction: Reconstruction, truth: Batch, metrics: Sequence[str] |
     """Match reconstructions to originals once, then run every metric on the matched pairs, image by image.
 
     Args:
-        reconstruction: what an attack brought back; its images must have the shape of the originals.
+        reconstruction: what an attack brought back; its images must have the shape of the originals. There may be more
+            of them, where others' images were in the same update: each original gets the one nearest to it.
         truth: the client's batch.
         metrics: names of metrics. By default all that are defined for these images and installed; what is left out is
             listed in ``notes`` with the reason. A metric that is asked for by name is never left out: its values are
             NaN, with a note, where it is not defined, and a missing dependency is an error.
     """
     images, originals = reconstruction.images, truth.images
-    if images.shape != originals.shape:
+    if images.shape[1:] != originals.shape[1:] or len(images) < len(originals):
         raise BadInput(
             f"The reconstruction has images {tuple(images.shape)}, the truth {tuple(originals.shape)}; scoring needs "
-            "as many reconstructions as originals, of the same channels and size."
+            "at least as many reconstructions as originals, of the same channels and size."
         )
     labels = reconstruction.labels
     if labels.ndim == 2:  # probabilities, (B, K)
         labels = labels.argmax(1)
-    if labels.shape != truth.labels.shape:
-        raise BadInput(f"The reconstruction has labels {tuple(labels.shape)} for {len(truth)} images.")
+    if labels.shape != images.shape[:1]:
+        raise BadInput(f"The reconstruction has labels {tuple(labels.shape)} for {len(images)} images.")
     assignment = match(images, originals)
     matched = images.detach().cpu()[assignment]
     shape = image_shape(originals)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from leakscope.audit.cell import Cell, Manifest, Role, read_manifest
-from leakscope.audit.findings import FINDINGS, Finding, Findings, Level
+from leakscope.audit.findings import FINDINGS, Finding, Findings, Level, worst
 from leakscope.audit.findings_file import read_findings
 from leakscope.audit.record import Record
 from leakscope.errors import BadInput
@@ -68,7 +68,7 @@ class Audit:
             for attempt in finding.evidence.attempts:
                 if attempt.level is not None:
                     known = found.get(attempt.cell, attempt.level)
-                    found[attempt.cell] = max(known, attempt.level, key=lambda level: level.severity)
+                    found[attempt.cell] = worst([known, attempt.level])
         return found
 
 

@@ -11,23 +11,69 @@ from matplotlib.figure import Figure
 
 from leakscope.errors import BadInput
 
-__all__ = ["FIGURE", "study_figure"]
+__all__ = ["FIGURE", "PARETO", "pareto_figure", "study_figure"]
 
 FIGURE: Final = "figure.png"
+PARETO: Final = "pareto.png"
 _COLOURS: Final = ("#1f4e8c", "#c2571a", "#3a7d44", "#7b4ba0", "#9a7d0a", "#5a6572")
 _UNITS: Final = {"psnr": "PSNR in dB", "ssim": "SSIM", "mse": "MSE", "lpips": "LPIPS"}
 
 
-def study_figure(folder: Path) -> Path:
-    """Draw the study in ``folder``: lines over numbers, bars over names; returns the file."""
+def pareto_figure(folder: Path) -> Path | None:
+    """Leakage against accuracy, a point for each defence under the server that got most; the best trade-offs joined.
+
+    ``None`` where the study has not measured what its points cost.
+    """
+    study = _read(folder)
+    found: dict[str, tuple[float, float]] = {}  # name -> (accuracy, leakage)
+    metric = study["metric"]
+    for row in study["rows"]:
+        if "accuracy" in row["extra"] and metric in row["best"]:
+            name = str(row["at"][study["x"]])
+            leaked = max(min(float(row["best"][metric]), 100.0), found.get(name, (0.0, 0.0))[1])
+            found[name] = (float(row["extra"]["accuracy"]), leaked)
+    if len(found) < 2:
+        return None
+    kept = [
+        n for n, (a, k) in found.items() if not any(b >= a and j <= k and (b, j) != (a, k) for b, j in found.values())
+    ]
+    figure, axes = _canvas((8.0, 5.2))
+    for name, (accuracy, leaked) in found.items():
+        colour = _COLOURS[0] if name in kept else "#9aa1ab"
+        axes.plot(accuracy, leaked, "o", color=colour, zorder=3)
+        axes.annotate(name, (accuracy, leaked), xytext=(5, 3), textcoords="offset points", fontsize=7, color=colour)
+    front = sorted(found[name] for name in kept)
+    axes.plot([a for a, _ in front], [k for _, k in front], "-", color=_COLOURS[0], alpha=0.4)
+    axes.set_xlabel("accuracy of a small network trained with the defence (more is better)")
+    axes.set_ylabel(f"{_UNITS.get(metric, metric)} of the most exposed image (less is safer)")
+    axes.set_title(f"{study['study']}: {study['attack']} on {study['model']}", fontsize=10, loc="left")
+    figure.savefig(folder / PARETO)
+    return folder / PARETO
+
+
+def _read(folder: Path) -> dict[str, Any]:
     try:
         study = cast("dict[str, Any]", json.loads((folder / "study.json").read_text(encoding="utf-8")))
-        rows, x, series, metric = study["rows"], study["x"], study["series"], study["metric"]
+        _ = study["rows"], study["x"], study["series"], study["metric"]
     except (OSError, ValueError, KeyError) as error:
         raise BadInput(f"'{folder}' holds no study that can be read: {error}.") from error
-    figure = Figure(figsize=(8.0, 4.4), dpi=150, layout="constrained")
+    return study
+
+
+def _canvas(size: tuple[float, float]) -> tuple[Figure, Any]:
+    figure = Figure(figsize=size, dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
     axes = figure.add_subplot()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
+def study_figure(folder: Path) -> Path:
+    """Draw the study in ``folder``: lines over numbers, bars over names; returns the file."""
+    study = _read(folder)
+    rows, x, series, metric = study["rows"], study["x"], study["series"], study["metric"]
+    figure, axes = _canvas((8.0, max(4.4, 0.3 * len({str(row["at"][x]) for row in rows}))))
     shown = [row for row in rows if metric in row["metrics"]]
     numeric = all(isinstance(row["at"][x], int | float) for row in rows)
     lines: dict[str, list[dict[str, Any]]] = {}
@@ -61,9 +107,7 @@ def study_figure(folder: Path) -> Path:
     (axes.set_ylabel if numeric else axes.set_xlabel)(label)
     if len(lines) > 1 or numeric:
         axes.legend(frameon=False, fontsize=8)
-    axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y" if numeric else "x", color="#e4e7ec")
-    axes.set_axisbelow(True)
     axes.set_title(f"{study['study']}: {study['attack']} on {study['model']}", fontsize=10, loc="left")
     figure.savefig(folder / FIGURE)
     return folder / FIGURE

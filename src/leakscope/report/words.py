@@ -57,17 +57,23 @@ def question(audit: Audit) -> str:
 
 def headline(findings: Findings) -> str:
     """The answer in a few words."""
-    open_questions = findings.done < findings.total or any(f.level is Level.UNKNOWN for f in findings.findings)
-    if findings.level is Level.NOTHING and open_questions:
+    nothing = any(f.level is Level.NOTHING for f in findings.findings)
+    unfinished = findings.level is Level.NOTHING and findings.done < findings.total
+    if unfinished or (findings.level is Level.UNKNOWN and nothing):
         return "Nothing was found so far, and some of it is still open."
     return _HEADLINES[findings.level]
 
 
 def answer(findings: Findings) -> str:
     """The answer in one sentence: the worst that happened, where, and to how many images."""
-    worst = max(findings.findings, key=lambda f: f.level.severity, default=None)
-    if worst is None or worst.level is Level.UNKNOWN:
-        return "No attack ran to its end, or none passed its self-test; this must not be read as safe."
+    if findings.level is Level.UNKNOWN:
+        nothing = sum(f.level is Level.NOTHING for f in findings.findings)
+        some = f"Nothing was found in {nothing} of {count(len(findings.findings), 'set-up')}. In the others, no"
+        return (
+            f"{some if nothing else 'No'} attack ran to its end, or none passed its self-test; this must not be read "
+            "as safe."
+        )
+    worst = max(findings.findings, key=lambda f: f.level.severity)
     if worst.level is Level.NOTHING:
         images = sum(len(finding.images) for finding in findings.findings)
         return (
