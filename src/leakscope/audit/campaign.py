@@ -128,6 +128,8 @@ class Controls(_Table):
     prior_only: bool = True
     self_tests: bool = True
     identifiability: bool = True
+    costs: bool = True
+    """what each defence costs in accuracy and bytes: a small network is trained with it and without"""
 
 
 class Campaign(_Table):

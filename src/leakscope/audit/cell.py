@@ -33,6 +33,8 @@ class Role(enum.StrEnum):
     """The same attack on a target that is known to leak to it: it must get through."""
     IDENTIFIABILITY = "identifiability"
     """No attack: how many dimensions of the images the signal determines at all."""
+    COST = "cost"
+    """No attack: what the target's defences cost a small network that is trained with them and without."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from leakscope.audit.store import ensure_writable, write_failure, write_plain
 from leakscope.capture import load_update
 from leakscope.client.build import client_from
 from leakscope.client.registry import defence_from
-from leakscope.errors import NotApplicable
+from leakscope.errors import BadInput, NotApplicable
 from leakscope.models import VisionModel, load_model
 from leakscope.random import fork
 from leakscope.types import Attack, Batch, Callback, InputSpec, Knows, Status, ThreatModel
@@ -65,6 +65,8 @@ def run_cell(cell: Cell, folder: Path, *, base: Path, every: float = 5.0, callba
             begun = case.begin(run="", threat=case.threat)
             if cell.role is Role.IDENTIFIABILITY:
                 return write_plain(folder, _analysed(case, begun))
+            if cell.role is Role.COST:
+                return write_plain(folder, _priced(case, begun))
             return invert(case, folder, every=every, callback=callback).record
         except NotApplicable as refusal:
             return write_plain(folder, replace(begun, status=REFUSED, message=str(refusal)))
@@ -125,7 +127,7 @@ def _case(cell: Cell, base: Path) -> Case:
 
 
 def _attack(cell: Cell) -> Attack:
-    if cell.role is Role.IDENTIFIABILITY:
+    if cell.role in (Role.IDENTIFIABILITY, Role.COST):
         return _no_attack
     made = configured(cell.attack, cell.options)
     if cell.seconds is not None and isinstance(made, Optimisation):
@@ -175,6 +177,24 @@ def _analysed(case: Case, begun: Record) -> Record:
     return replace(
         begun, status=Status.FINISHED.value, message=str(found.get("summary", "")), evidence=found, seconds=seconds
     )
+
+
+def _priced(case: Case, begun: Record) -> Record:
+    """Accuracy and bytes, on a small network: what a defence takes from training is much the same for any."""
+    from leakscope.audit.utility import small_network, utility
+
+    generator = fork(torch.Generator().manual_seed(case.seed), "cost")
+    try:
+        cost = utility(small_network(), case.defences, generator=generator)
+    except BadInput as error:
+        raise NotApplicable(
+            f"The small network that costs are measured on cannot take this defence: {error}"
+        ) from error
+    evidence: dict[str, object] = {"cost": {"accuracy_lost": -cost.change, "bytes": cost.bytes_ratio}}
+    if cost.epsilon is not None:
+        evidence["epsilon"] = cost.epsilon
+    message = f"Accuracy {cost.accuracy:.1%} with the defence, {cost.plain_accuracy:.1%} without."
+    return replace(begun, status=Status.FINISHED.value, message=message, evidence=evidence)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from leakscope.attacks.configure import configured
-from leakscope.audit.cell import Cell, Role
+from leakscope.audit.cell import Cell
 from leakscope.audit.cell_run import run_cell
 
 __all__ = ["estimate"]
@@ -44,7 +44,7 @@ def _kind(cell: Cell) -> tuple[object, ...]:
 def _measured(cell: Cell, base: Path) -> float:
     steps = getattr(configured(cell.attack, cell.options), "steps", None) if cell.attack else None
     short = cell
-    if isinstance(steps, int) and cell.role is not Role.IDENTIFIABILITY:
+    if isinstance(steps, int):
         short = replace(cell, options={**cell.options, "steps": min(2, steps)})
     times: list[float] = []
     with TemporaryDirectory(prefix="leakscope-") as folder:

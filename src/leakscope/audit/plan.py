@@ -104,6 +104,8 @@ def _target_cells(campaign: Campaign, target: TargetTable, base: Path) -> Iterat
         if campaign.controls.identifiability:
             # The first batch stands for the others: the analysis costs as much as an attack.
             yield replace(blank, role=Role.IDENTIFIABILITY, seed=campaign.seeds[0], rung=_RUNG_OF_ANALYSIS)
+        if campaign.controls.costs and blank.defences:
+            yield replace(blank, role=Role.COST, rung=_RUNG_OF_ANALYSIS)
         for attacker in target.attackers or list(campaign.attackers):
             rung = campaign.attackers[attacker]
             known = replace(

@@ -62,6 +62,8 @@ class Schedule:
                     return f"{lower.attack_name} has settled this batch: its own check leaves nothing unexplained."
             return None
         relied = self._relied_on(cell)
+        if cell.role is Role.COST:
+            return None
         if cell.role is Role.IDENTIFIABILITY:
             settled = any(ended[one.key].settles for one in relied)
             return "A closed form gave this target away: the information is there." if settled else None
@@ -82,7 +84,9 @@ class Schedule:
             return self._attacks.get(_shot(cell), [])
         if cell.role is Role.SELF_TEST:
             return self._attacks.get((cell.attack,), [])
-        return self._attacks.get((Role.IDENTIFIABILITY, cell.target), [])
+        if cell.role is Role.IDENTIFIABILITY:
+            return self._attacks.get((Role.IDENTIFIABILITY, cell.target), [])
+        return []
 
 
 def _shot(cell: Cell) -> tuple[object, ...]:

@@ -20,12 +20,12 @@ from torch import Tensor
 from leakscope.client import FedSGD
 from leakscope.client.defences.dp_sgd import DPSGD
 from leakscope.client.round import run_round
-from leakscope.models import VisionModel
+from leakscope.models import VisionModel, load_model
 from leakscope.random import fork
 from leakscope.testing.bundled import bundled_batch, bundled_names
 from leakscope.types import Batch, ClientProtocol, Defence, Setting, Signal
 
-__all__ = ["Budget", "Training", "Utility", "best_training", "crops", "encoded_bytes", "utility"]
+__all__ = ["Budget", "Training", "Utility", "best_training", "crops", "encoded_bytes", "small_network", "utility"]
 
 DELTA: Final = 1e-5
 _CLASSES: Final = 10
@@ -102,6 +102,11 @@ def utility(
         bytes_ratio=defended.bytes_sent / plain.bytes_sent,
         epsilon=min((d.epsilon(sample_rate=share, steps=budget.rounds, delta=DELTA) for d in private), default=None),
     )
+
+
+def small_network(channels: int = 3) -> VisionModel:
+    """The network that costs are measured on, where none is chosen: two layers, images of 16 px, ten classes."""
+    return load_model("leakscope:mlp?hidden=64", num_classes=10, image_size=16, channels=channels, seed=0)
 
 
 def best_training(

@@ -138,6 +138,7 @@ cells = 500                       # refuse to start something larger than this
 prior_only = true                 # the same attack on noise: what comes out without any leak
 self_tests = true                 # the same attack on a target known to leak: does it work here?
 identifiability = true            # is the information in the update at all?
+costs = true                      # what a defence costs: a small network is trained with it and without
 
 [verdict]                         # thresholds of the verdict; see docs/verdicts.md
 """

@@ -127,18 +127,13 @@ def _table(chosen: Study, rows: Sequence[Row]) -> Table:
     axes = list(dict.fromkeys(key for row in rows for key in row.at))
     extra = list(dict.fromkeys(key for row in rows for key in row.extra))
     for heading in axes:
-        table.add_column(heading)
+        table.add_column(heading, no_wrap=True)
     shown = list(dict.fromkeys([chosen.metric, "psnr", "ssim"]))
-    for heading in (*shown, f"best {chosen.metric}", *extra):
+    for heading in (*shown, *extra):
         table.add_column(heading, justify="right", no_wrap=True)
-    table.add_column("outcome")
     for row in rows:
-        numbers = [*(row.metrics.get(name) for name in shown), row.best.get(chosen.metric)]
-        numbers += [row.extra.get(name) for name in extra]
-        said = row.status if row.metrics else f"{row.status}: {row.message}"
-        table.add_row(
-            *(Text(str(row.at.get(axis, ""))) for axis in axes),
-            *("" if number is None else cell(number) for number in numbers),
-            Text(said),
-        )
+        numbers = [row.metrics.get(name) for name in shown] + [row.extra.get(name) for name in extra]
+        cells = ["" if number is None else cell(number) for number in numbers]
+        cells[0] = cells[0] or row.status
+        table.add_row(*(Text(str(row.at.get(axis, ""))) for axis in axes), *cells)
     return table

@@ -1,8 +1,8 @@
 """What a defence costs, where a campaign measured it.
 
-A record's ``evidence["cost"]`` may hold numbers under the names below, and the identifiability analysis measures how
-much noise a defence leaves in the update. The first that all compared defences have is what they are compared by.
-Nothing is estimated here: what was not measured is said to be unknown.
+A cost cell's record holds numbers under the names below in ``evidence["cost"]`` (so may an attack's), and the
+identifiability analysis measures how much noise a defence leaves in the update. The first that all compared defences
+have is what they are compared by. Nothing is estimated here: what was not measured is said to be unknown.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from leakscope.audit.campaign import NO_DEFENCE
+from leakscope.audit.cell import Role
 from leakscope.audit.findings import Finding
 from leakscope.report.load import Audit
 
@@ -57,7 +58,8 @@ class Cost:
 def cost_of(audit: Audit, finding: Finding) -> Cost | None:
     """The mean of what the cells of ``finding`` measured, or ``None``."""
     found: dict[str, list[float]] = {}
-    for key in audit.cells_of(finding):
+    costs = [key for key, cell in audit.cells.items() if cell.role is Role.COST and cell.target == finding.target]
+    for key in [*audit.cells_of(finding), *costs]:
         record = audit.records.get(key)
         measured: Any = record.evidence.get("cost") if record is not None else None
         if isinstance(measured, Mapping):

@@ -31,16 +31,18 @@ class Tuned:
     trials: int
 
     def __post_init__(self) -> None:
-        if self.trials < 1 or self.steps < self.trials:
-            raise BadInput(f"{self.trials} trials share {self.steps} steps; each needs at least one.")
+        for name, value in (("steps", self.steps), ("trials", self.trials)):
+            if value < 1:
+                raise BadInput(f"{name} is {value}; it must be at least 1.")
 
     def __call__(
         self, observation: Observation, *, generator: torch.Generator, callback: Callback | None = None
     ) -> Reconstruction:
         judge = matching_loss(observation, inverting_gradients())
-        each = self.steps // self.trials
+        trials = min(self.trials, self.steps)
+        each = self.steps // trials
         found: list[tuple[float, float, float]] = []
-        for trial in range(self.trials):
+        for trial in range(trials):
             lr, tv = self._settings(fork(generator, f"trial/{trial}/settings"), first=trial == 0)
             came = inverting_gradients(steps=each, lr=lr, tv=tv)(
                 observation,
@@ -56,7 +58,7 @@ class Tuned:
             callback=_shifted(callback, self.steps, 2 * self.steps),
         )
         evidence = {**last.evidence, "trials": [list(row) for row in found], "lr": lr, "tv": tv, "chosen_at": value}
-        return replace(last, evidence=evidence, steps=self.trials * each + last.steps)
+        return replace(last, evidence=evidence, steps=trials * each + last.steps)
 
     def _settings(self, generator: torch.Generator, *, first: bool) -> tuple[float, float]:
         if first:

@@ -8,10 +8,19 @@ from typing import Final
 import torch
 
 from leakscope.audit.study import Point, Setup, register_study
-from leakscope.audit.utility import BUDGET, PROTOCOL, Training, best_training, crops, encoded_bytes, utility
+from leakscope.audit.utility import (
+    BUDGET,
+    PROTOCOL,
+    Training,
+    best_training,
+    crops,
+    encoded_bytes,
+    small_network,
+    utility,
+)
 from leakscope.client.registry import defence
 from leakscope.errors import LeakscopeError, MissingExtra
-from leakscope.models import VisionModel, load_model
+from leakscope.models import VisionModel
 from leakscope.random import fork
 from leakscope.testing.bundled import bundled_batch, bundled_names
 from leakscope.types import Batch, Defence, Knows
@@ -56,7 +65,7 @@ def defences(setup: Setup) -> Iterator[Point]:
     does not fit the model (a position embedding that it does not have) is left out.
     """
     channels, size, _ = setup.model.input.shape
-    small = load_model("leakscope:mlp?hidden=64", num_classes=10, image_size=16, channels=channels, seed=0)
+    small = small_network(channels)
     generator = fork(torch.Generator().manual_seed(setup.seed), "utility")
     data = crops(16, channels)
     plain = best_training(small, (), data, budget=BUDGET, protocol=PROTOCOL, generator=generator)
