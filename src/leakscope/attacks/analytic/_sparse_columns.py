@@ -1,31 +1,33 @@
 """The sparsest basis of a column space: the columns of D, each known to hold many zeros, from L = D M⁻¹.
 
-A direction q with many zeros in L q is a column of D (up to scale). It is the null vector of any B − 1 rows of L in
-which that column is zero, so rows are drawn at random, B − 1 at a time. Where a ReLU switches half of the units off,
-one draw in 2^(B−1) hits a given column; most give nothing, and are seen to: L q has no more zeros than were drawn.
-
-Two things make hits more frequent than that. For half of the draws, rows of small norm, which few samples share, come
-more often. And a draw that lies in the zeros of several columns at once gives a mixture of them, told by zeros beyond
-those drawn: in its plane with a direction that is known, rows that vanish at one angle show a sparser part.
+A direction q with many zeros in L q is a column of D (up to scale), or a mixture of columns that share zeros. Such
+directions are the minima that descent finds from random starts (:mod:`~leakscope.attacks.analytic._sparse_directions`),
+in rows that were made even first. Columns that are seldom reached from anywhere are reached from what is known: among
+the rows where known ones vanish, or out of a mixture: in its plane with a known direction, rows that vanish at one
+angle show a sparser part.
 
 What vanishes is judged against the noise of L, and a column that was found is made precise on all of its zeros at once
-(the least singular vector of those rows), since the few rows that were drawn amplify the noise.
+(the least singular vector of those rows), which the noise of single rows hardly moves.
 """
 
 from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 import torch
 from torch import Tensor
 
+from leakscope.attacks.analytic._sparse_directions import anneal, even, move_along
+
 __all__ = ["SparseBasis", "sparse_bases"]
 
-_CHUNK: Final = 8192
+_CHUNK: Final = 64
+_COARSE: Final = 20
+_FINE: Final = 20
 _LOOKS: Final = 32  # how many candidates of a chunk are looked into
 _SPARE: Final = 2  # zeros beyond those that a null vector has by construction
 _AGREE: Final = 3  # rows that must agree on a part of a mixture
@@ -39,15 +41,23 @@ _INDEPENDENT: Final = 1e-3
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparseBasis:
-    """``directions`` (B, B) has one q in each column; ``zero`` (m, B) is where L q vanishes; ``drawn`` counts draws."""
+    """``directions`` (B, B): one q in each column; ``zero`` (m, B): where L q vanishes; ``drawn`` counts starts."""
 
     directions: Tensor
     zero: Tensor
     drawn: int
 
+    def replaced(self, left: Tensor, known: Mapping[int, Tensor]) -> SparseBasis:
+        """With directions that are known from elsewhere, (B,) each, in the place of those at their index."""
+        directions, zero = self.directions.clone(), self.zero.clone()
+        for index, direction in known.items():
+            directions[:, index] = direction
+            zero[:, index] = (left @ direction).abs() <= _ROUGH / math.sqrt(len(left))
+        return replace(self, directions=directions, zero=zero)
+
 
 def sparse_bases(left: Tensor, noise: Tensor, *, generator: torch.Generator, samples: int) -> Iterator[SparseBasis]:
-    """The sparsest basis found so far, whenever a chunk of draws changed it, until ``samples`` are drawn.
+    """The sparsest basis found so far, whenever a chunk of starts changed it, until ``samples`` are made.
 
     ``left`` (m, B) has orthonormal columns, and ``noise`` (B,) is the standard deviation of each column's error. Which
     basis is right is the caller's to judge: ask for the next one until it is.
@@ -59,10 +69,10 @@ def sparse_bases(left: Tensor, noise: Tensor, *, generator: torch.Generator, sam
     basis = _Basis(left[alive], noise, generator)
     drawn, changed = 0, True
     while True:
-        if changed and basis.complete:
+        if changed and (directions := basis.directions) is not None:
             zero = torch.ones(left.shape, dtype=torch.bool)
-            zero[alive] = basis.vanishes(basis.directions)
-            yield SparseBasis(directions=basis.directions, zero=zero, drawn=drawn)
+            zero[alive] = basis.vanishes(directions)
+            yield SparseBasis(directions=directions, zero=zero, drawn=drawn)
         if drawn >= samples or count == 1 or int(alive.sum()) < count:
             return
         draws = min(_CHUNK, samples - drawn)
@@ -92,10 +102,10 @@ class _Basis:
         self._scale = 1 / math.sqrt(max(len(rows), 1))
         self._blur = min(max(_NOISE * float(noise.norm()) / self._scale, _LEAST_ANGLE), _ROUGH)
         self._needed = self._count - 1 + _SPARE
-        self._by_norm = rows[rows.norm(dim=1).argsort(stable=True)]
-        # One sample has one direction, sparse or not.
-        self._found = torch.ones(int(self._count == 1), self._count, dtype=rows.dtype)
-        self._zeros = torch.zeros(len(self._found), dtype=torch.long)
+        self._even, self._change = even(rows)
+        self._turn = -1
+        self._found = torch.zeros(0, self._count, dtype=rows.dtype)
+        self._zeros = torch.zeros(0, dtype=torch.long)
         self._seen: set[bytes] = set()
 
     @property
@@ -103,9 +113,14 @@ class _Basis:
         return len(self._found) == self._count
 
     @property
-    def directions(self) -> Tensor:
-        """(B, k), one in each column."""
-        return self._found.mT
+    def directions(self) -> Tensor | None:
+        """(B, B), one in each column, or ``None``.
+
+        Where one is missing, any will do: mixing others into d_i spoils their inputs, and not a_i.
+        """
+        if len(self._found) < self._count - 1:
+            return None
+        return torch.cat([self._found, torch.linalg.qr(self._found.mT, mode="complete")[0].mT[len(self._found) :]]).mT
 
     def vanishes(self, directions: Tensor) -> Tensor:
         """Where L q is zero up to its noise, (m, k), for directions (B, k)."""
@@ -114,12 +129,8 @@ class _Basis:
         return (self._rows @ directions).abs() <= edge
 
     def search(self, draws: int) -> bool:
-        """Draw, take up what is sparse, take mixtures apart; whether the basis changed."""
-        drawn = torch.cat([
-            _null_vectors(self._by_norm, draws // 2, self._generator, slope=0.5),
-            _null_vectors(self._by_norm, draws - draws // 2, self._generator, slope=0.0),
-        ])  # fmt: skip
-        waiting = self._sparse(drawn)
+        """Descend, take up what is sparse, take mixtures apart; whether the basis changed."""
+        waiting = self._sparse(self._descend(draws))
         changed = False
         for _ in range(_LOOKS):
             while waiting and waiting[0].zero in self._seen:
@@ -138,6 +149,30 @@ class _Basis:
             for part in self._sparse(parts, more_than=zeros):
                 heapq.heappush(waiting, part)
         return changed
+
+    def _descend(self, draws: int) -> Tensor:
+        """Sparse directions (k, B) from random starts, in rows made even.
+
+        Every other time among the rows where one or two of those found vanish: the rank is lower there, and samples
+        that share much have more zeros there. What is then missing is their own share of the direction.
+        """
+        self._turn += 1
+        starts = torch.randn(draws, self._count, dtype=self._rows.dtype, generator=self._generator)
+        starts = starts / starts.norm(dim=1, keepdim=True)
+        several = min(self._turn % 3, len(self._found), self._count - 2)
+        if several <= 0:
+            found = anneal(self._even, starts, first=1.0, last=0.01, steps=_COARSE)
+        else:
+            picks = torch.rand(draws, len(self._found), generator=self._generator).argsort(dim=1)[:, :several]
+            known = torch.linalg.solve(self._change, self._found.mT).mT
+            known = (known / known.norm(dim=1, keepdim=True))[picks]  # (k, f, B)
+            share = self.vanishes(self._found.mT).mT[picks].all(dim=1).to(starts.dtype)
+            barred = torch.linalg.qr(known.mT)[0]
+            found = anneal(self._even, starts, first=1.0, last=0.01, steps=_COARSE, share=share, barred=barred)
+            for index in [*range(several)] * several:
+                found = move_along(self._even, found, known[:, index], edge=0.02)
+        found = anneal(self._even, found, first=0.02, last=1e-5, steps=_FINE) @ self._change.mT
+        return found / found.norm(dim=1, keepdim=True)
 
     def _sparse(self, directions: Tensor, more_than: int = 0) -> list[_Candidate]:
         """Those (k, B) with enough zeros, sparsest first; without mixtures of what is known while more is missing."""
@@ -208,24 +243,3 @@ class _Basis:
         mixed = self._found[other] * at.cos() - direction * at.sin()
         length = mixed.norm(dim=1)
         return mixed[length > _INDEPENDENT] / length[length > _INDEPENDENT, None]
-
-
-def _null_vectors(rows: Tensor, draws: int, generator: torch.Generator, *, slope: float) -> Tensor:
-    """Unit vectors (k, B), each orthogonal to B − 1 different rows; k ≤ draws, as degenerate draws are left out.
-
-    The i-th row has the weight i^(−slope).
-    """
-    total, count = rows.shape
-    weight = torch.arange(1, total + 1) ** slope
-    # The least of independent exponential times: drawing by weight without putting back.
-    times = torch.empty(draws, total).exponential_(generator=generator) * weight
-    picks = times.topk(count - 1, dim=1, largest=False).indices
-    # One more equation, rᵀq = 1, makes the system square; a generic r leaves the direction as it is.
-    extra = torch.randn(count, dtype=rows.dtype, generator=generator).expand(len(picks), 1, count)
-    side = torch.zeros(len(picks), count, 1, dtype=rows.dtype)
-    side[:, -1] = 1
-    found, info = torch.linalg.solve_ex(torch.cat([rows[picks], extra], dim=1), side)
-    found = found[..., 0]
-    length = found.norm(dim=1)
-    good = (info == 0) & torch.isfinite(length) & (length > 0)
-    return found[good] / length[good, None]
