@@ -120,3 +120,28 @@ def test_noise_is_refused_rather_than_shown():
 
     with pytest.raises(ls.NotApplicable):
         run("patch-embedding-blind", seen(model, batch(model), signal=noisy))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("shades", [1, 3], ids=["one white", "several greys"])
+def test_flat_regions(dtype, shades):
+    """Equal patches lower the rank of the patches' row space; each position still has equations of its own."""
+    model = small_vit(width=96, dtype=dtype)
+    private = batch(model)
+    for row in range(shades):  # 8 x 8 patches: row by row one flat shade each
+        private.images[:, :, 8 * row : 8 * row + 8] = (1.0, 0.75, 0.25)[row]
+    result = run("patch-embedding-blind", seen(model, private, signal=without_table))
+    assert psnr(result, private) > (100 if dtype == torch.float64 else 60)
+    assert result.evidence["patches"] == 16
+    assert result.evidence["rank"] == (13 if shades == 1 else 5)
+    assert result.energy < (1e-6 if dtype == torch.float64 else 0.02)
+
+
+def test_a_white_border_in_a_photograph():
+    model = small_vit(size=(64, 64), width=192)
+    photograph = ls.bundled_batch(["cat"], size=64)
+    private = ls.Batch(images=photograph.images.double(), labels=photograph.labels)
+    private.images[:, :, :, :8] = private.images[:, :, :, 56:] = 1.0
+    result = run("patch-embedding-blind", seen(model, private, signal=without_table))
+    assert psnr(result, private) > 100
+    assert result.evidence["rank"] == 49  # 48 patches and one white

@@ -10,7 +10,8 @@ N n_p = 0:
 Only the position table e_p tells the patches apart. It must do so: a table whose rows span fewer dimensions than there
 are patches (the fixed two-dimensional sine-cosine table) leaves the system without a unique solution.
 
-Needs the number of tokens N ≤ D, and D − N ≥ P equations for each patch. Self-check without the truth: the patches
+Patches that are equal (a flat region) or dependent lower the rank r ≤ P of the first space, leaving fewer unknowns.
+Needs the number of tokens N ≤ D, and D − N > r equations for each patch. Self-check without the truth: the patches
 give Δᵀ = G X⁺, and its rows must sum to ∂L/∂b.
 """
 
@@ -38,6 +39,8 @@ __all__ = ["BlindPatchEmbeddingSolve", "patch_embedding_blind"]
 _BLURRED: Final = 0.7
 _MISMATCH: Final = 0.05
 _IMPLAUSIBLE: Final = 0.05
+_SHARP: Final = 1e-3  # a drop of singular values that ends a row space
+_SAME: Final = 1e-6
 _NORMS: Final = {"LayerNorm": True, "LayerNormFp32": True, "RmsNorm": False, "RMSNorm": False}
 
 
@@ -59,40 +62,43 @@ class BlindPatchEmbeddingSolve:
         tokens = count + position.prefix_tokens
         g = gradient(observation, embedding.weight, "the patch embedding").flatten(1)  # (D, M)
         qkv = torch.cat([gradient(observation, name, "the first attention") for name in attention.weights])
-        _count_equations(width=g.shape[0], pixels=g.shape[1], count=count, tokens=tokens)
-        basis, blur = _span(g, count, "patch embedding", "patches")  # (P, M)
+        basis, blur = _patch_space(g, count)  # (r, M)
+        rank = len(basis)
+        _count_equations(width=g.shape[0], pixels=g.shape[1], count=count, tokens=tokens, rank=rank)
         normed, qkv_blur = _span(qkv, tokens, "first attention", "tokens")  # (N, D)
         table = parameter(model, position.name).reshape(-1, g.shape[0])[position.prefix_in_table :]
         weight = parameter(model, embedding.weight).flatten(1)  # (D, M)
         bias = 0 if embedding.bias is None else parameter(model, embedding.bias)
         seen, beta = _norm_view(model, attention, len(weight))
         off = _off(normed)
-        system = off(seen((weight @ basis.mT).mT)).mT  # (D, P): N γ⊙C W V
+        system = off(seen((weight @ basis.mT).mT)).mT  # (D, r): N γ⊙C W V
         target = -off(seen(bias + table)).mT  # (D, P), a column for each patch
         shift = off(beta[None]).mT  # (D, 1): N β
         if float(shift.norm()) > 1e-9 * float(system.norm()):
             system = torch.cat([system, shift], dim=1)
-        solved, condition = _least_squares(system, target, count)
-        patches = solved[:count].mT @ basis  # (P, M)
+        solved, condition = _least_squares(system, target, rank)
+        patches = solved[:rank].mT @ basis  # (P, M)
+        residual = relative(system @ solved - target, target)
         pixels = from_patches(patches, model.input.shape, embedding.patch) * model.std.double() + model.mean.double()
         excess = range_excess(pixels)
         check = None
         if embedding.bias is not None and embedding.bias in observation.signal:
             total = gradient(observation, embedding.bias, "the patch embedding's bias")
             check = _sum_mismatch(g, patches, total)
-        _refuse_garbage(check, excess)
+        _refuse_garbage(check, excess, residual)
         evidence = {
             "patches": count,
-            "rank": count,
+            "rank": rank,
             "condition": condition,
             **({} if check is None else {"self-check": check}),
-            "residual": relative(system @ solved - target, target),
+            "residual": residual,
             "gap of patches": blur,
             "gap of tokens": qkv_blur,
             "excess": excess,
         }
-        message = f"All {count} patches follow from the row spaces of two gradients and the position table."
-        energy = excess if check is None else check
+        alike = "" if rank == count else f" (of rank {rank}: some are equal or dependent)"
+        message = f"All {count} patches{alike} follow from the row spaces of two gradients and the position table."
+        energy = max(excess, residual) if check is None else check
         return finish(observation, Finding(pixels=pixels, energy=energy, evidence=evidence, message=message), started)
 
 
@@ -130,16 +136,33 @@ def _attention(anatomy: Anatomy) -> Attention:
     return attention
 
 
-def _count_equations(*, width: int, pixels: int, count: int, tokens: int) -> None:
-    if count > pixels:
+def _count_equations(*, width: int, pixels: int, count: int, tokens: int, rank: int) -> None:
+    if count > pixels and rank == pixels:
         raise NotApplicable(
             f"{count} patches of {pixels} numbers each: their row space is everything, and says nothing."
         )
-    if width - tokens < count + 1:
+    if width - tokens < rank + 1:
         raise NotApplicable(
-            f"{tokens} tokens of width {width} leave {max(width - tokens, 0)} equations for the {count} unknowns of "
+            f"{tokens} tokens of width {width} leave {max(width - tokens, 0)} equations for the {rank} unknowns of "
             "each patch. The width must exceed twice the number of patches."
         )
+
+
+def _patch_space(g: Tensor, count: int) -> tuple[Tensor, float]:
+    """The row space of the patches, (r, M), and the gap behind it; r < P where patches are equal or dependent.
+
+    A flat region gives the same patch several times. Its positions have equations of their own, so nothing is lost, but
+    the singular values then end before the P-th, in a sharp drop, and go on with rounding.
+    """
+    values = torch.linalg.svdvals(g)
+    most = min(count, len(values))
+    values = values.clamp_min(max(g.shape) * torch.finfo(g.dtype).eps * float(values[0]))
+    drops = values[1:] / values[:-1]
+    behind = float(drops[most - 1]) if most < len(values) else 1.0
+    drops = drops[: most - 1]
+    if len(drops) and behind > _BLURRED and float(drops.min()) < _SHARP:
+        return _span(g, 1 + int(drops.argmin()), "patch embedding", "different patches")
+    return _span(g, most, "patch embedding", "patches")
 
 
 def _span(matrix: Tensor, rank: int, what: str, of: str) -> tuple[Tensor, float]:
@@ -184,17 +207,21 @@ def _least_squares(system: Tensor, target: Tensor, count: int) -> tuple[Tensor, 
     return solved, float(s[0] / s[rank - 1])
 
 
-def _sum_mismatch(g: Tensor, patches: Tensor, total: Tensor) -> float:
-    """‖Σ_p Δ_p − ∂L/∂b‖ / ‖∂L/∂b‖ with Δᵀ = G X⁺: Σ_p Δ_p = G u where X u = 1."""
+def _sum_mismatch(g: Tensor, patches: Tensor, total: Tensor) -> float | None:
+    """‖Σ_p Δ_p − ∂L/∂b‖ / ‖∂L/∂b‖ with Δᵀ = G X⁺: Σ_p Δ_p = G u where X u = 1; ``None`` if there is none."""
     ones = torch.ones(len(patches), 1).to(patches)
-    u = torch.linalg.lstsq(patches, ones, driver="gelsd").solution
+    u = torch.linalg.lstsq(patches, ones, rcond=_SAME, driver="gelsd").solution
+    # Patches that depend on each other without being equal (two flat greys) leave the sum of their Δ open.
+    if relative(patches @ u - ones, ones) > _SHARP:
+        return None
     return relative((g @ u)[:, 0] - total, total)
 
 
-def _refuse_garbage(check: float | None, excess: float) -> None:
-    if excess > _IMPLAUSIBLE or (check is not None and check > _MISMATCH):
-        found = "" if check is None else f"the patches explain the bias gradient up to {check:.1%}, and "
+def _refuse_garbage(check: float | None, excess: float, residual: float) -> None:
+    if excess > _IMPLAUSIBLE or (residual if check is None else check) > _MISMATCH:
+        what, size = ("the equations hold", residual) if check is None else ("they explain the bias gradient", check)
         raise NotApplicable(
-            f"The equations do not settle the picture: {found}it leaves the pixel range by {excess:.2g}. Several "
-            "images were summed, the signal is too noisy, or the position table hardly tells the patches apart."
+            f"The patches are not settled: {what} up to {size:.1%}, and the picture leaves the pixel range by "
+            f"{excess:.2g}. Several images were summed, the signal is too noisy, or the position table hardly "
+            "tells the patches apart."
         )
