@@ -82,6 +82,16 @@ _PAPERS: Final = (
         year=2021,
     ),
     Paper(
+        key="yin2020",
+        authors=(
+            "Yin, Hongxu and Molchanov, Pavlo and Alvarez, Jose M. and Li, Zhizhong and Mallya, Arun and Hoiem, Derek "
+            "and Jha, Niraj K. and Kautz, Jan"
+        ),
+        title="Dreaming to Distill: Data-free Knowledge Transfer via DeepInversion",
+        venue="CVPR",
+        year=2020,
+    ),
+    Paper(
         key="yin2021",
         authors=(
             "Yin, Hongxu and Mallya, Arun and Vahdat, Arash and Alvarez, Jose M. and Kautz, Jan and Molchanov, Pavlo"

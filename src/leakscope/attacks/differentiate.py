@@ -11,19 +11,19 @@ difference would be wrong by factors. It agrees with the exact one to about 4e-4
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, runtime_checkable
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.utils import get_total_norm
 
 from leakscope.attacks.masks import ActivationPattern
 from leakscope.attacks.terms import Bound, Candidate, Evaluation, Weighted
 from leakscope.functional.autograd import gradients
 from leakscope.models import VisionModel
+from leakscope.models.watch import catching
 from leakscope.types import Observation
 
 __all__ = ["Differentiate", "LossProtocol", "Problem", "agreement", "exact", "fast"]
@@ -81,7 +81,7 @@ def exact(
 ) -> tuple[Tensor, list[Tensor]]:
     """By double backward, for any protocol whose replay can be differentiated."""
     seen, guess = problem.observation, candidate()
-    with seen.model.differentiable_twice(), _watching(seen.model, problem.watched) as activations:
+    with seen.model.differentiable_twice(), catching(seen.model.module, problem.watched) as activations:
         signal = seen.protocol.replay(seen.model, guess.images, guess.labels, create_graph=True)
         if problem.watched and not isinstance(seen.protocol, LossProtocol):
             _show_all(seen, guess, activations)
@@ -99,7 +99,7 @@ def fast(
         raise TypeError(f"{type(protocol).__name__} does not send the gradient of a loss: use the exact gradient.")
     model, parameters, pattern, guess = seen.model, protocol.leaves(seen.model), ActivationPattern(), candidate()
 
-    with _watching(model, problem.watched) as activations, pattern.record():
+    with catching(model.module, problem.watched) as activations, pattern.record():
         loss = protocol.loss(model, guess.images, guess.labels, parameters=parameters)
     wanted = [*parameters.values(), *leaves]
     first = gradients(loss, wanted, retain_graph=bool(problem.watched))
@@ -146,18 +146,3 @@ def _onto(parameter: Tensor, direction: Tensor, step: float) -> Tensor:
 def _grad(loss: Tensor, wanted: Sequence[Tensor]) -> list[Tensor]:
     found = gradients(loss, wanted)
     return [torch.zeros_like(t) if g is None else g for g, t in zip(found, wanted, strict=True)]
-
-
-@contextmanager
-def _watching(model: VisionModel, names: Sequence[str]) -> Generator[dict[str, Tensor]]:
-    """The inputs of the named modules, filled in by hooks that are gone afterwards."""
-    caught: dict[str, Tensor] = {}
-    with ExitStack() as hooks:
-        modules = dict(model.named_modules()) if names else {}
-        for name in names:
-
-            def catch(module: nn.Module, inputs: tuple[Tensor, ...], name: str = name) -> None:
-                caught[name] = inputs[0]
-
-            hooks.callback(modules[name].register_forward_pre_hook(catch).remove)
-        yield caught

@@ -11,6 +11,7 @@ from torch import Tensor
 from leakscope.attacks.decoders import Pixels
 from leakscope.attacks.differentiate import Differentiate, Problem
 from leakscope.attacks.optimisation import Optimisation, Stop
+from leakscope.attacks.parts import Projection
 from leakscope.attacks.terms import Candidate
 from leakscope.random import fork
 from leakscope.types import Observation, Outcome, Status
@@ -37,6 +38,8 @@ class Member:
         self.leaves = [self._free, self._labels] if guess.soft else [self._free]
         self._project()
         self._optimiser = attack.optimiser.build(self.leaves)
+        self._noise = generator
+        self._weights: list[float] = []
         self.best = math.inf
         self._best_leaves = [leaf.detach().clone() for leaf in self.leaves]
         self._improved_at, self._mark = 0, math.inf
@@ -66,6 +69,7 @@ class Member:
         progress = step / self._attack.steps
         for group in self._optimiser.param_groups:
             group["lr"] = self._attack.optimiser.lr * self._attack.schedule(progress)
+        self._weigh(progress)
         measured: list[float] = []
 
         def closure() -> float:
@@ -79,15 +83,39 @@ class Member:
             return measured[-1]
 
         self._optimiser.step(closure)
+        self._disturb(step, self._attack.schedule(progress))
+        self._filter(step)
         self._project()
         self.trace.append(measured[0])
         self.outcome = self._ended(step, self._attack.stop)
 
     def _project(self) -> None:
         if self._attack.project is not None:
+            self._apply(self._attack.project)
+
+    def _filter(self, step: int) -> None:
+        every = self._attack.filter
+        if every is not None and (step + 1) % every.every == 0:
+            self._apply(every.apply)
+
+    def _apply(self, change: Projection) -> None:
+        with torch.no_grad():
+            inputs = change(self._decoder(self._free), self._model)
+            self._free.copy_(self._decoder.encode(inputs))
+
+    def _weigh(self, progress: float) -> None:
+        """Start the best anew where the terms weigh otherwise than before: those losses cannot be compared."""
+        weights = [weighted.weight * weighted.schedule(progress) for weighted in self._attack.terms]
+        if self._weights and weights != self._weights:
+            self.best = self._mark = math.inf
+        self._weights = weights
+
+    def _disturb(self, step: int, factor: float) -> None:
+        if self._attack.noise:
+            drawn = torch.randn(self._free.shape, generator=fork(self._noise, f"restart/{self.index}/noise/{step}"))
+            size = self._attack.noise * self._attack.optimiser.lr * factor
             with torch.no_grad():
-                inputs = self._attack.project(self._decoder(self._free), self._model)
-                self._free.copy_(self._decoder.encode(inputs))
+                self._free.add_(drawn.to(self._free), alpha=size)
 
     def _keep(self, loss: float) -> None:
         if loss < self.best:
@@ -117,6 +145,7 @@ class Member:
             "optimiser": self._optimiser.state_dict(),
             "best": self.best,
             "plateau": [self._improved_at, self._mark],
+            "weights": self._weights,
             "trace": self.trace,
             "outcome": None if self.outcome is None else [self.outcome.status.value, self.outcome.message],
         }
@@ -128,6 +157,7 @@ class Member:
             mine.copy_(saved)
         self._optimiser.load_state_dict(state["optimiser"])
         self.best, (self._improved_at, self._mark) = state["best"], state["plateau"]
+        self._weights = list(state.get("weights", []))
         self.trace = list(state["trace"])
         ended = state["outcome"]
         self.outcome = None if ended is None else Outcome(status=Status(ended[0]), message=ended[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, final
@@ -11,6 +12,7 @@ import torch
 from leakscope.attacks.decoders import Decode
 from leakscope.attacks.labels import LabelSource, known_or_recovered
 from leakscope.attacks.parts import (
+    Filter,
     Initialiser,
     OptimiserSpec,
     Projection,
@@ -61,8 +63,13 @@ class Optimisation:
     exact one at the start, which takes over if they disagree), or ``"auto"``: fast for first-order optimisers.
     ``decode``: search the coordinates of a decoder made for the observation (a confined space, a generator) in place of
     pixels; ``init`` then draws coordinates, and ``project`` acts on the pictures they decode to.
+    ``filter``: smooth the candidate once in so many steps, before it is projected.
     ``view``: what the loop is shown of the observation, for attacks that take it for something simpler than it is.
-    ``workers``: processes to spread restarts over; ``checkpoint`` and ``workers`` do not belong to the method.
+    ``noise``: after every step, Gaussian noise of this share of the learning rate is added to the leaf (GradInversion).
+    ``workers``: processes to spread restarts over; ``checkpoint`` and ``workers`` do not belong to the method. Restarts
+    that see one another (:class:`~leakscope.attacks.terms.group.GroupConsistency`) take turns in one process.
+
+    Losses under different weights cannot be compared: when a term's schedule changes, the lowest loss counts anew.
     """
 
     terms: tuple[Weighted, ...]
@@ -72,7 +79,9 @@ class Optimisation:
     optimiser: OptimiserSpec = field(default_factory=lambda: adam(0.1))
     schedule: Schedule = constant
     transforms: tuple[Transform, ...] = ()
+    noise: float = 0.0
     project: Projection | None = None
+    filter: Filter | None = None
     decode: Decode | None = None
     population: int = 1
     stop: Stop = field(default_factory=Stop)
@@ -87,6 +96,8 @@ class Optimisation:
                 raise BadInput(f"{name} is {value}; it must be at least 1.")
         if self.gradient not in ("auto", "exact", "fast"):
             raise BadInput(f"gradient is '{self.gradient}'; accepted: 'auto', 'exact' or 'fast'.")
+        if not 0 <= self.noise < math.inf:
+            raise BadInput(f"noise is {self.noise}; it must be a share of the learning rate, 0 or more.")
         if not self.terms:
             raise BadInput("There is nothing to minimise: at least one term is needed.")
 

@@ -13,10 +13,13 @@ from typing import Final, final
 import torch
 from torch import Tensor
 
+from leakscope.errors import BadInput
+from leakscope.functional.filters import median_filter
 from leakscope.models import VisionModel
 
 __all__ = [
     "DecayAt",
+    "Filter",
     "OptimiserSpec",
     "adam",
     "adamw",
@@ -26,6 +29,7 @@ __all__ = [
     "decay_at",
     "grey",
     "lbfgs",
+    "median",
     "normal",
     "sign",
     "uniform",
@@ -149,3 +153,21 @@ def box(inputs: Tensor, model: VisionModel) -> Tensor:
     """Into the valid pixel range: normalised inputs whose pixels lie in [0, 1]."""
     low, high = -model.mean / model.std, (1 - model.mean) / model.std
     return torch.minimum(torch.maximum(inputs, low), high)
+
+
+def median(inputs: Tensor, model: VisionModel) -> Tensor:
+    """A 3×3 median: what single pixels of the search have left behind goes."""
+    return median_filter(inputs)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """A projection that is applied only once in ``every`` steps."""
+
+    every: int
+    apply: Projection = median
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise BadInput(f"A filter is applied every {self.every} steps; that must be at least 1.")

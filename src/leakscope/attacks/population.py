@@ -19,6 +19,7 @@ import torch
 
 from leakscope.attacks.engine import MemberResult, run_together
 from leakscope.attacks.optimisation import Optimisation
+from leakscope.attacks.terms.base import sees_peers
 from leakscope.models.sources import run_file, user_files
 from leakscope.types import Callback, Observation, Progress, Reconstruction, Status
 
@@ -29,11 +30,17 @@ def run(
     attack: Optimisation, observation: Observation, *, generator: torch.Generator, callback: Callback | None
 ) -> Reconstruction:
     """Every member of the population; the reconstruction is the member with the lowest loss measured."""
-    workers = min(attack.workers, attack.population)
+    together = attack.population > 1 and any(sees_peers(weighted.term) for weighted in attack.terms)
+    workers = 1 if together else min(attack.workers, attack.population)
     # Members run side by side in workers and one after the other within each: the time is shared out evenly.
     rounds = -(-attack.population // workers)
     seconds = None if attack.stop.seconds is None else attack.stop.seconds / rounds
-    if workers > 1:
+    if together:
+        everyone = range(attack.population)
+        results = run_together(
+            attack, observation, everyone, generator=generator, callback=callback, seconds=attack.stop.seconds
+        )
+    elif workers > 1:
         results = _in_processes(attack, observation, generator, callback, seconds, workers)
     else:
         results = []

@@ -8,13 +8,14 @@ from typing import Protocol, final
 import torch
 
 from leakscope.attacks.labels import known_or_recovered
+from leakscope.attacks.terms.statistics import Source, chosen_source
 from leakscope.client.fedavg import FedAvg
 from leakscope.client.gradient_view import as_gradient
 from leakscope.client.per_epoch import PerEpoch
 from leakscope.functional.matching import match
 from leakscope.types import Observation, Reconstruction
 
-__all__ = ["AsItIs", "DeltaAsGradient", "EpochCopies", "View"]
+__all__ = ["AsItIs", "DeltaAsGradient", "EpochCopies", "View", "WithStatistics"]
 
 
 class View(Protocol):
@@ -39,6 +40,21 @@ class AsItIs:
 
     def collect(self, observation: Observation, found: Reconstruction) -> Reconstruction:
         return found
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class WithStatistics:
+    """The observation itself; the evidence says which normalisation statistics were matched, ``none`` included."""
+
+    statistics: Source
+
+    def see(self, observation: Observation) -> Observation:
+        return observation
+
+    def collect(self, observation: Observation, found: Reconstruction) -> Reconstruction:
+        source = chosen_source(observation, self.statistics)
+        return replace(found, evidence={**found.evidence, "statistics": source})
 
 
 @final

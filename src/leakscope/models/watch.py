@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
-from contextlib import contextmanager
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-__all__ = ["Pass", "is_active_dropout", "watched"]
+__all__ = ["Pass", "catching", "is_active_dropout", "watched"]
 
 _Identity = tuple[int, int, int]
 
@@ -86,6 +86,21 @@ def watched(module: nn.Module) -> Generator[Pass]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+@contextmanager
+def catching(module: nn.Module, names: Sequence[str]) -> Generator[dict[str, Tensor]]:
+    """The inputs of the named submodules, filled in by hooks that are gone afterwards."""
+    caught: dict[str, Tensor] = {}
+    with ExitStack() as hooks:
+        modules = dict(module.named_modules()) if names else {}
+        for name in names:
+
+            def catch(_: nn.Module, inputs: tuple[Tensor, ...], name: str = name) -> None:
+                caught[name] = inputs[0]
+
+            hooks.callback(modules[name].register_forward_pre_hook(catch).remove)
+        yield caught
 
 
 def is_active_dropout(module: nn.Module) -> bool:

@@ -3,9 +3,10 @@
 from leakscope.attacks.terms.base import Bound, Candidate, Evaluation, Term, Weighted
 from leakscope.attacks.terms.matching import Match, TagDistance
 from leakscope.attacks.terms.priors import ImageNorm, TotalVariation
-from leakscope.attacks.terms.statistics import RunningStatistics
+from leakscope.attacks.terms.statistics import BatchStatistics, RunningStatistics
 
 __all__ = [
+    "BatchStatistics",
     "Bound",
     "Candidate",
     "Evaluation",

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from leakscope.types import Observation, Signal
 
-__all__ = ["Bound", "Candidate", "Evaluation", "Term", "Weighted", "always"]
+__all__ = ["Bound", "Candidate", "Evaluation", "Term", "Weighted", "always", "sees_peers"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +47,11 @@ class Term(Protocol):
     def watches(self, observation: Observation) -> tuple[str, ...]:
         """Names of the modules whose input this term needs; the engine opens and closes the hooks."""
         ...
+
+
+def sees_peers(term: Term) -> bool:
+    """Whether a term looks at the other members, which then run in lockstep: it says so in ``sees_peers``."""
+    return bool(getattr(term, "sees_peers", False))
 
 
 def always(progress: float) -> float:

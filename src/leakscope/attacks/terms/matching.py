@@ -9,7 +9,7 @@ from typing import final
 from torch import Tensor
 
 from leakscope.attacks.terms.base import Bound, Candidate, Evaluation
-from leakscope.errors import NotApplicable
+from leakscope.errors import BadInput, NotApplicable
 from leakscope.functional import distances
 from leakscope.types import Observation, Signal
 
@@ -49,18 +49,28 @@ class Match:
     Of a client that sends features in place of gradients, the distance between those.
 
     Where the server knows the client's defences, the replay goes through them first (:func:`as_seen`).
+    ``largest``: only so many tensors, those of the largest observed norm, are compared (Valadi et al. 2025).
     """
 
     distance: Callable[[Sequence[Tensor], Sequence[Tensor]], Tensor]
+    largest: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.largest is not None and self.largest < 1:
+            raise BadInput(f"largest is {self.largest}; at least 1 tensor must be matched, or None for all of them.")
 
     def watches(self, observation: Observation) -> tuple[str, ...]:
         return ()
 
     def bind(self, observation: Observation) -> Bound:
-        buffers = observation.buffers
-        sent = observation.gradients or {n: v for n, v in observation.signal.items() if n not in buffers}  # features
+        modules = {name for name, _ in observation.model.named_modules()}
+        features = {name: value for name, value in observation.signal.items() if name in modules}
+        sent = observation.gradients or features
         if not sent:
             raise NotApplicable("There is no parameter's gradient in the signal to match, nor any features.")
+        if self.largest is not None:
+            ranked = sorted(sent, key=lambda name: float(sent[name].norm()), reverse=True)[: self.largest]
+            sent = {name: value for name, value in sent.items() if name in ranked}
         names, observed = tuple(sent), tuple(sent.values())
 
         def mismatch(candidate: Candidate, evaluation: Evaluation) -> Tensor:

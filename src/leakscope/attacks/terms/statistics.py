@@ -1,20 +1,25 @@
-"""Statistics: what flows through the model's normalisation layers should look like training data."""
+"""Statistics: what flows through the model's normalisation layers should look like training data, or like the batch."""
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Literal, final
 
 import torch
 from torch import Tensor
 
+from leakscope.attacks.terms import targets as find
 from leakscope.attacks.terms.base import Bound, Candidate, Evaluation
-from leakscope.errors import NotApplicable
+from leakscope.errors import BadInput, NotApplicable
+from leakscope.functional.statistics import moments
 from leakscope.types import Observation
 
-__all__ = ["RunningStatistics"]
+__all__ = ["BatchStatistics", "RunningStatistics", "Source", "chosen_source"]
 
-_BATCH_NORMS: Final = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d)
+log = logging.getLogger(__name__)
+
+Source = Literal["running", "exact", "proxy", "auto"]
 
 
 @final
@@ -27,32 +32,82 @@ class RunningStatistics:
     """
 
     def watches(self, observation: Observation) -> tuple[str, ...]:
-        return tuple(_targets(observation))
+        return tuple(find.batch_norms(observation))
 
     def bind(self, observation: Observation) -> Bound:
-        targets = _targets(observation)
-        if not targets:
-            raise NotApplicable(f"{observation.model.name} has no BatchNorm layer with running statistics.")
-        if all(bool((mean == 0).all() and (var == 1).all()) for mean, var in targets.values()):
-            raise NotApplicable(
-                f"The running statistics of {observation.model.name} are untrained (all zeros and ones): they say "
-                "nothing about images. Load trained weights, or leave this term out."
-            )
-
-        def mismatch(candidate: Candidate, evaluation: Evaluation) -> Tensor:
-            total = torch.zeros((), dtype=candidate.inputs.dtype, device=candidate.inputs.device)
-            for name, (mean, var) in targets.items():
-                features = evaluation.activations[name].transpose(0, 1).flatten(1)  # (channels, B·H·W)
-                spread, centre = torch.var_mean(features, dim=1, correction=0)
-                total = total + (centre - mean).norm() + (spread - var).norm()
-            return total
-
-        return mismatch
+        return _towards(observation, find.running(observation))
 
 
-def _targets(observation: Observation) -> dict[str, tuple[Tensor, Tensor]]:
-    return {
-        name: (module.running_mean, module.running_var)
-        for name, module in observation.model.named_modules()
-        if isinstance(module, _BATCH_NORMS) and module.running_mean is not None and module.running_var is not None
-    }
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchStatistics:
+    """The same distance, towards the best that this server can know of the *batch's* statistics (Valadi et al. 2025).
+
+    ``statistics``: ``"exact"``, read back from the running statistics that the client shared; ``"proxy"``, those of the
+    ``keep`` best of ``candidates`` public batches, over norms of every kind; ``"running"``, the model's own;
+    ``"auto"``, the first of exact, proxy and running that can be had here, and if none can, nothing (it warns).
+    ``approximate``: whether ``"exact"`` may take the weighted mean of several local steps for the batch's.
+    """
+
+    statistics: Source = "auto"
+    approximate: bool = False
+    candidates: int = 16
+    keep: int = 4
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.statistics not in ("running", "exact", "proxy", "auto"):
+            raise BadInput(f"statistics is '{self.statistics}'; accepted: 'running', 'exact', 'proxy' or 'auto'.")
+        if not 1 <= self.keep <= self.candidates:
+            raise BadInput(f"{self.keep} of {self.candidates} candidate batches cannot be kept: at least 1 must be.")
+
+    def watches(self, observation: Observation) -> tuple[str, ...]:
+        source = chosen_source(observation, self.statistics)
+        if source == "none":
+            return ()
+        return tuple(find.norms(observation) if source == "proxy" else find.batch_norms(observation))
+
+    def bind(self, observation: Observation) -> Bound:
+        source = chosen_source(observation, self.statistics)
+        if source == "exact":
+            return _towards(observation, find.exact(observation, approximate=self.approximate))
+        if source == "proxy":
+            found = find.proxy(observation, candidates=self.candidates, keep=self.keep, seed=self.seed)
+            return _towards(observation, found)
+        if source == "running":
+            return _towards(observation, find.running(observation))
+        log.warning("No normalisation statistics can be had of %s here: none are matched.", observation.model.name)
+        return _towards(observation, {})
+
+
+def chosen_source(observation: Observation, wanted: Source) -> Literal["running", "exact", "proxy", "none"]:
+    """Where the statistics come from: as ``wanted``, or for ``"auto"`` the best source there is here."""
+    if wanted != "auto":
+        return wanted
+    try:
+        find.check_exact(observation)
+    except NotApplicable:
+        pass
+    else:
+        return "exact"
+    public = observation.public
+    if public is not None and len(public) >= observation.batch_size and find.norms(observation):
+        return "proxy"
+    try:
+        find.running(observation)
+    except NotApplicable:
+        return "none"
+    return "running"
+
+
+def _towards(observation: Observation, targets: find.Targets) -> Bound:
+    layers = dict(observation.model.named_modules())
+
+    def mismatch(candidate: Candidate, evaluation: Evaluation) -> Tensor:
+        total = torch.zeros((), dtype=candidate.inputs.dtype, device=candidate.inputs.device)
+        for name, (mean, variance) in targets.items():
+            centre, spread = moments(layers[name], evaluation.activations[name])
+            total = total + (centre - mean).norm() + (spread - variance).norm()
+        return total
+
+    return mismatch

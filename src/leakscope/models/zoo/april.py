@@ -76,10 +76,15 @@ class ResidualBlock(nn.Module):
 class AprilViT(nn.Module):
     """Patch embedding, class token, position table, blocks, a linear layer on the class token; logits (B, K)."""
 
-    def __init__(self, block: type[nn.Module], *, num_classes: int, image_size: int, channels: int) -> None:
+    def __init__(
+        self, block: type[nn.Module], *, num_classes: int, image_size: int, channels: int, dim: int = 0, depth: int = 0
+    ) -> None:
         super().__init__()
         large = image_size >= _LARGE
-        dim, heads, depth = (768, 12, 12) if large else (384, 4, 4)
+        heads = 12 if large else 4
+        dim, depth = dim or (768 if large else 384), depth or (12 if large else 4)
+        if dim < 1 or depth < 1 or dim % heads:
+            raise BadInput(f"dim must be a multiple of {heads} heads and depth at least 1; got {dim} and {depth}.")
         patch = 16 if large else image_size // _GRID
         if patch < 1 or image_size % patch:
             raise BadInput(f"image_size must be a multiple of {16 if large else _GRID}; got {image_size}.")
@@ -105,9 +110,14 @@ def april_a(*, num_classes: int, image_size: int, channels: int) -> nn.Module:
 
 
 @model("april-b", cites="lu2022", normalisation=CIFAR10)
-def april_b(*, num_classes: int, image_size: int, channels: int) -> nn.Module:
-    """ViT of APRIL, Architecture B, 32 px: the usual pre-norm transformer, dim 384, 4 heads, depth 4."""
-    return AprilViT(ResidualBlock, num_classes=num_classes, image_size=image_size, channels=channels)
+def april_b(*, num_classes: int, image_size: int, channels: int, dim: int = 0, depth: int = 0) -> nn.Module:
+    """ViT of APRIL, Architecture B, 32 px: the usual pre-norm transformer, dim 384, 4 heads, depth 4.
+
+    ``dim`` and ``depth`` make it smaller, for quick looks; 0 is the paper's.
+    """
+    return AprilViT(
+        ResidualBlock, num_classes=num_classes, image_size=image_size, channels=channels, dim=dim, depth=depth
+    )
 
 
 @model("april-a-28", cites="lu2022", image_size=28, channels=1, normalisation=IDENTITY)
