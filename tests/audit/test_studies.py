@@ -2,12 +2,14 @@
 
 import csv
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 from PIL import Image
 
 import leakscope as ls
+from leakscope.audit.studies.architectures import FEASIBILITY, SMALL, beside
 from leakscope.audit.studies.components import kinds
 from leakscope.audit.studies.cut import cuts
 from leakscope.audit.studies.layers import thirds
@@ -92,6 +94,17 @@ def test_architectures_have_a_closed_form_column(tmp_path):
     assert len({row.at["model"] for row in rows}) >= 5
     content = json.loads((tmp_path / "study.json").read_text())
     assert content["study"] == "architectures"
+
+
+def test_a_model_of_the_feasibility_study_stands_beside_the_others_of_it():
+    names = {entry for entry, _, _ in ls.models.list_models()}
+    assert names >= set(FEASIBILITY)
+    assert beside("leakscope:resnet18") == FEASIBILITY[1:]
+    assert beside("leakscope:mlp") == SMALL
+    made = replace(setup("leakscope:resnet18", 32, ("cat",)), client=ls.FedSGD(mode="train", share_buffers=True))
+    first = next(iter(STUDIES["architectures"].value.make(made)))
+    assert first.at == {"model": "leakscope:resnet18", "attack": "inverting-gradients", "mode": "train"}
+    assert first.case.client == made.client
 
 
 def test_parts_of_the_gradient_are_complete():
