@@ -6,6 +6,7 @@ python benchmarks/closed_forms.py deltas         SGD weight deltas, weight decay
 python benchmarks/closed_forms.py trained        a small ViT, some hundred real training steps
 python benchmarks/closed_forms.py blind          without the position gradient
 python benchmarks/closed_forms.py april          APRIL's closed form on its three sizes
+python benchmarks/closed_forms.py spear --data cifar10.zip      batches of 4 to 32 on ReLU MLPs
 python benchmarks/closed_forms.py picture        docs/pictures/closed-forms.png
 """
 
@@ -26,6 +27,7 @@ from torch import Tensor, nn
 
 import leakscope as ls
 import leakscope.models  # before timm: it mends torchvision's operators
+from _peer_images import read_images
 from leakscope.functional.patches import from_patches
 
 B16, TI16 = "timm:vit_base_patch16_224", "timm:vit_tiny_patch16_224"
@@ -229,6 +231,26 @@ def april() -> None:
                 print(f"{name} {str(dtype)[6:]} {image}: {run('april-closed-form', seen, batch)}")
 
 
+def spear(data: Path | None = None) -> None:
+    """Batches on a ReLU MLP: the images of ``data``, or the bundled ones, which are twelve."""
+    for hidden in ("200,200,200", "400,400", "1000,400"):
+        for count in (4, 8, 12, 16, 20, 24, 32):
+            batch, classes = read_images(data, count, size=32)
+            if len(batch) < count:
+                continue
+            model = ls.load_model(f"leakscope:mlp?hidden={hidden}", num_classes=classes, image_size=32, seed=0)
+            seen = ls.observe(model, batch, protocol=ls.FedSGD(), generator=torch.Generator().manual_seed(0))
+            began = time.process_time()
+            try:
+                found = ls.attack("spear")(seen, generator=torch.Generator().manual_seed(0))
+            except ls.NotApplicable as refusal:
+                said = f"refused: {refusal}"
+            else:
+                psnr = ls.score(found, batch, ["psnr"])["psnr"]
+                said = f"min {psnr.min():.0f}, median {psnr.median():.0f} dB, {found.evidence['samples']} starts"
+            print(f"{hidden}, B = {count}: {said}  ({time.process_time() - began:.1f} s of CPU)", flush=True)
+
+
 def picture(out: Path = Path("docs/pictures/closed-forms.png")) -> None:
     """One row: the original and what came back from ViT-B/16 under each condition."""
     columns: list[tuple[str, str, Tensor]] = []
@@ -265,12 +287,16 @@ def picture(out: Path = Path("docs/pictures/closed-forms.png")) -> None:
     print(out)
 
 
-WHAT = {f.__name__: f for f in (sizes, noise, deltas, trained, blind, april, picture)}
+WHAT = {f.__name__: f for f in (sizes, noise, deltas, trained, blind, april, spear, picture)}
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=WHAT)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--data", type=Path, help="folder or zip of images, for spear")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    WHAT[options.what]()
+    if options.what == "spear":
+        spear(options.data)
+    else:
+        WHAT[options.what]()

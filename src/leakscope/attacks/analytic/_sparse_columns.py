@@ -216,7 +216,8 @@ class _Basis:
         """
         if len(self._found):
             weights = torch.linalg.lstsq(self._found.mT, direction[:, None]).solution[:, 0]
-            if float((direction - weights @ self._found).norm()) <= _INDEPENDENT:
+            # B directions span everything, however badly rounding makes a nearly singular basis tell it.
+            if self.complete or float((direction - weights @ self._found).norm()) <= _INDEPENDENT:
                 worse = (weights.abs() > _INDEPENDENT) & (self._zeros < zeros)
                 if not bool(worse.any()):
                     return False

@@ -97,8 +97,8 @@ class Spear:
         off = gap = 1.0
         for basis in sparse_bases(left, noise, generator=generator, samples=self.samples):
             settled = 0
-            while (mixing := _scaled(basis.directions, left.mT @ total)) is not None:
-                inputs = torch.linalg.solve(mixing, right)  # (B, n)
+            while (unmixed := _unmixed(basis.directions, left.mT @ total, right)) is not None:
+                mixing, inputs = unmixed
                 off = _disagreement(link, inputs, basis.zero)
                 again = replay_columns(observation, before, link, left, inputs, mixing)
                 gap = again.gap
@@ -169,11 +169,14 @@ def _rank(values: Tensor, shape: torch.Size, known: int | None) -> int:
     return rank
 
 
-def _scaled(directions: Tensor, side: Tensor) -> Tensor | None:
-    """M: the directions (B, B), each by the scale with which they sum to Lᵀ ∂L/∂b."""
+def _unmixed(directions: Tensor, side: Tensor, right: Tensor) -> tuple[Tensor, Tensor] | None:
+    """M, the directions (B, B), each by the scale with which they sum to Lᵀ ∂L/∂b; and A = M⁻¹ R (B, n)."""
     scales, info = torch.linalg.solve_ex(directions, side)
-    good = int(info) == 0 and bool(torch.isfinite(scales).all()) and bool((scales != 0).all())
-    return directions * scales if good else None
+    if int(info) or not bool(torch.isfinite(scales).all()) or not bool((scales != 0).all()):
+        return None
+    mixing = directions * scales
+    inputs, info = torch.linalg.solve_ex(mixing, right)
+    return None if int(info) or not bool(torch.isfinite(inputs).all()) else (mixing, inputs)
 
 
 def _disagreement(link: Link, inputs: Tensor, zero: Tensor) -> float:
