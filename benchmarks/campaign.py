@@ -1,6 +1,6 @@
 """What the campaign layer adds to an attack: cells of about a minute, beside the same attack called directly.
 
-python benchmarks/campaign.py [--steps 3000] [--pairs 2]
+python benchmarks/campaign.py [--steps 18000] [--pairs 2]
 
 Interleaved runs in one process; CPU seconds, and their ratio. The campaign's share holds everything: planning,
 observing, checkpoints every five seconds, scoring, pictures, records, the schedule.
@@ -60,7 +60,7 @@ def as_campaign(steps: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--steps", type=int, default=18_000)
     parser.add_argument("--pairs", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(1)
