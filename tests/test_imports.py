@@ -24,7 +24,7 @@ MAY = {
     "gate": BASE | {"models", "client", "attacks", "metrics", "capture", "gate"},
     "report": {"errors", "bibliography", "report"}
     | {f"audit.{name}" for name in ("campaign", "cell", "findings", "findings_file", "record", "tuned")},
-    "types": {"errors"},
+    "types": {"errors", "functional.boxes"},
     "random": set(),
     "registry": {"errors"},
     "plain": set(),

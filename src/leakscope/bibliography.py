@@ -176,6 +176,21 @@ _PAPERS: Final = (
         kind="misc",
     ),
     Paper(
+        key="jocher2023",
+        authors="Jocher, Glenn and Qiu, Jing and Chaurasia, Ayush",
+        title="Ultralytics YOLO",
+        venue="github.com/ultralytics/ultralytics",
+        year=2023,
+        kind="misc",
+    ),
+    Paper(
+        key="feng2021",
+        authors="Feng, Chengjian and Zhong, Yujie and Gao, Yu and Scott, Matthew R. and Huang, Weilin",
+        title="TOOD: Task-aligned One-stage Object Detection",
+        venue="ICCV",
+        year=2021,
+    ),
+    Paper(
         key="he2016",
         authors="He, Kaiming and Zhang, Xiangyu and Ren, Shaoqing and Sun, Jian",
         title="Deep Residual Learning for Image Recognition",

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from leakscope.errors import BadInput, MissingKnowledge
+from leakscope.functional.boxes import check_boxes
 
 if TYPE_CHECKING:
     from leakscope.models import VisionModel
@@ -44,7 +45,10 @@ Signal = Mapping[str, Tensor]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """A client's private images, (B, C, H, W) in [0, 1], with their labels, (B,) class indices."""
+    """A client's private images, (B, C, H, W) in [0, 1], with their labels.
+
+    Labels are (B,) class indices; for a detector (B, M, 5) boxes, see :mod:`leakscope.functional.boxes`.
+    """
 
     images: Tensor
     labels: Tensor
@@ -64,12 +68,14 @@ class Batch:
                 f"Pixels must lie in [0, 1]; these span [{low:.3g}, {high:.3g}]. Divide bytes by 255; do not "
                 "normalise: the model does that inside."
             )
-        if labels.shape != images.shape[:1] or labels.is_floating_point():
+        if labels.ndim == 3 and len(labels) == len(images):
+            check_boxes(labels)
+        elif labels.shape != images.shape[:1] or labels.is_floating_point():
             raise BadInput(
-                f"Labels must be {images.shape[0]} class indices, one per image; got {labels.dtype} "
-                f"{tuple(labels.shape)}."
+                f"Labels must be {images.shape[0]} class indices, one per image, or boxes (B, M, 5) for a detector; "
+                f"got {labels.dtype} {tuple(labels.shape)}."
             )
-        if int(labels.min()) < 0:
+        elif int(labels.min()) < 0:
             raise BadInput(f"Labels must not be negative; got {int(labels.min())}.")
         if self.names and len(self.names) != len(images):
             raise BadInput(f"{len(self.names)} names were given for {len(images)} images.")
@@ -80,11 +86,15 @@ class Batch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InputSpec:
-    """What the model takes: one image's shape (C, H, W), the number of classes, and how many images (if known)."""
+    """What the model takes: one image's shape (C, H, W), the number of classes, and how many images (if known).
+
+    ``boxes``: whether labels are boxes around objects, not classes of images: the model is a detector.
+    """
 
     shape: tuple[int, int, int]
     num_classes: int
     batch_size: int | None = None
+    boxes: bool = False
 
 
 class Knows(enum.StrEnum):
@@ -127,7 +137,7 @@ class ClientProtocol(Protocol):
         create_graph: bool = False,
         generator: torch.Generator | None = None,
     ) -> Signal:
-        """The signal for pixels (B, C, H, W) and labels, (B,) indices or (B, K) probabilities.
+        """The signal for pixels (B, C, H, W) and labels: (B,) indices, (B, K) probabilities or (B, M, 5) boxes.
 
         With ``create_graph`` it can be differentiated in both. ``generator`` feeds stochastic layers, on the client.
         """

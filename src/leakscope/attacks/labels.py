@@ -13,7 +13,7 @@ from leakscope.client.gradient_view import as_gradient
 from leakscope.errors import NotApplicable, UnknownName
 from leakscope.functional import labels as rules
 from leakscope.models import Classifier
-from leakscope.types import Observation
+from leakscope.types import Knows, Observation
 
 __all__ = [
     "LABEL_RULES",
@@ -32,14 +32,14 @@ UNKNOWN_LABEL: Final = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelGuess:
-    """``values`` are (B,) class indices, or (B, K) logits to be optimised together with the images."""
+    """``values`` are (B,) class indices or (B, M, 5) boxes, or (B, K) logits to be optimised with the images."""
 
     values: Tensor
     source: str
 
     @property
     def soft(self) -> bool:
-        return self.values.is_floating_point()
+        return self.values.ndim == 2
 
 
 LabelSource = Callable[[Observation, torch.Generator], LabelGuess]
@@ -51,6 +51,8 @@ def known_or_recovered(observation: Observation, generator: torch.Generator) -> 
         return LabelGuess(values=observation.labels, source="known")
     if not getattr(observation.protocol, "uses_labels", True):  # features: no label plays a part in them
         return LabelGuess(values=torch.full((observation.batch_size,), UNKNOWN_LABEL), source="not used")
+    if observation.input.boxes:  # no rule reads boxes off a gradient
+        observation.require(Knows.LABELS)
     reasons: list[str] = []
     for name in ("counting", "idlg", "gradinversion"):
         try:
@@ -67,6 +69,11 @@ def idlg(observation: Observation, generator: torch.Generator) -> LabelGuess:
 
 def joint(observation: Observation, generator: torch.Generator) -> LabelGuess:
     """Soft labels from N(0, 1) logits, optimised together with the images (DLG)."""
+    if observation.input.boxes:
+        raise NotApplicable(
+            "A detector's labels are boxes, which cannot be optimised together with the images: which prediction "
+            "answers for a box jumps. Choose an attack that takes known labels."
+        )
     shape = (observation.batch_size, observation.input.num_classes)
     return LabelGuess(values=torch.randn(shape, generator=generator), source="joint")
 

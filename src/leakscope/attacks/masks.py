@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from leakscope.functional.held import held
+
 __all__ = ["ActivationPattern"]
 
 Frozen = Callable[[Tensor], Tensor]
@@ -111,7 +113,13 @@ def _max_pool2d(
     return y, lambda z: z.flatten(-2).gather(-1, where.flatten(-2)).view_as(where)
 
 
+def _held(compute: Callable[..., Any], *tensors: Tensor) -> tuple[Any, Frozen]:
+    value = held(compute, *tensors)
+    return value, lambda _: value
+
+
 _KINKS: Final[Mapping[Any, Kink]] = {
+    held: _held,
     F.relu: _relu,
     F.relu_: _relu,
     torch.relu: _relu,

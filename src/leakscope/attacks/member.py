@@ -31,7 +31,7 @@ class Member:
         guess = attack.labels(observation, fork(generator, f"restart/{index}/labels"))
         start = attack.init(self._decoder.shape, fork(generator, f"restart/{index}/init"))
         self.index = index
-        self.label_source = guess.source
+        self.label_source, self._soft = guess.source, guess.soft
         self._attack, self._model = attack, model
         self._free = start.to(**like).requires_grad_()
         self._labels = guess.values.to(**like).requires_grad_() if guess.soft else guess.values.to(model.device)
@@ -52,7 +52,7 @@ class Member:
         return Candidate(
             images=self._model.denormalise(inputs),
             inputs=inputs,
-            labels=self._labels.softmax(dim=1) if self._labels.is_floating_point() else self._labels,
+            labels=self._labels.softmax(dim=1) if self._soft else self._labels,
             peers=peers,
         )
 
@@ -61,8 +61,8 @@ class Member:
         return self._model.denormalise(self._decoder(self._best_leaves[0])).clamp(0, 1)
 
     def labels(self) -> Tensor:
-        """Class indices at the best measured point."""
-        return self._best_leaves[1].argmax(dim=1) if len(self.leaves) > 1 else self._labels
+        """Class indices at the best measured point; boxes as they were given."""
+        return self._best_leaves[1].argmax(dim=1) if self._soft else self._labels
 
     def advance(self, step: int, problem: Problem, differentiate: Differentiate, peers: tuple[Tensor, ...]) -> None:
         """One optimiser step: one replay for first-order optimisers, several inside L-BFGS."""

@@ -86,7 +86,7 @@ class EpochCopies:
         if copies.epochs == 1:
             return observation
         # Which labels met in a step is not known either: every epoch takes them in the same arbitrary order.
-        labels = known_or_recovered(observation, torch.Generator()).values.repeat(copies.epochs)
+        labels = torch.cat([known_or_recovered(observation, torch.Generator()).values] * copies.epochs)
         size = replace(observation.input, batch_size=copies.epochs * copies.count)
         return replace(observation, protocol=copies, input=size, labels=labels)
 

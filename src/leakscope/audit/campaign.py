@@ -65,6 +65,8 @@ class ImagesTable(_Table):
     sources: Annotated[list[_Name], Field(min_length=1, alias="from")]
     """files, folders, or photographs that come along: bundled:cat,coffee"""
     labels: list[Annotated[int, Field(ge=0)]] | None = None
+    labels_file: _Name | None = None
+    """for a detector: JSON with the boxes of every image; without, .txt files beside the images"""
     batch_size: _Count | None = None
     """images per batch; without, all in one batch"""
 

@@ -42,7 +42,7 @@ class Cell:
     """One attack (or control, self-test, analysis) on one batch.
 
     The names (``target``, ``model_name``, …) are the campaign's own, for people. The tables are what they stand for:
-    ``model`` (name, weights, image_size, …), ``images`` (from, labels, batch_size), ``batch`` which batch of them,
+    ``model`` (name, weights, image_size, …), ``images`` (from, labels, batch_size, …), ``batch`` which batch of them,
     ``client`` and ``defences`` as the registries of the client room take them, ``knows`` and ``public`` the attacker's
     knowledge, ``attack`` with ``options`` as :func:`leakscope.attack` takes them. ``files`` are digests of the files
     these name. ``rung`` orders the ladder within ``group``; a rung is skipped once a lower one has settled the group.

@@ -152,7 +152,12 @@ def _model(table: str, base: str) -> VisionModel:
 
 
 def _images(table: Mapping[str, Any], spec: InputSpec, base: Path) -> Batch:
-    return load_images(table["from"], spec, table.get("labels"), base=base).batch
+    labels = table.get("labels")
+    if "labels_file" in table:
+        if labels is not None:
+            raise BadInput("An images table has labels or labels_file, not both.")
+        labels = Path(table["labels_file"])
+    return load_images(table["from"], spec, labels, base=base).batch
 
 
 def _others(batches: list[Batch], index: int) -> Batch | None:

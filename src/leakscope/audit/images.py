@@ -8,22 +8,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import numpy as np
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
+from leakscope.audit.boxes import boxes_beside, read_box_file, read_text_boxes
+from leakscope.audit.image_file import Item, read_image
 from leakscope.errors import BadInput
-from leakscope.testing.bundled import bundled_images, bundled_info, bundled_names
+from leakscope.functional.boxes import Letterbox, stack_boxes
+from leakscope.models.text import as_names
+from leakscope.testing.bundled import bundled_info, bundled_names
 from leakscope.types import Batch, InputSpec
 
-__all__ = ["SUFFIXES", "Loaded", "count_images", "image_files", "load_images", "pieces"]
+__all__ = ["SUFFIXES", "Labels", "Loaded", "count_images", "image_files", "load_images", "pieces"]
 
 SUFFIXES: Final = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 """The files of a folder that are taken for images."""
 
 _BUNDLED: Final = "bundled:"
-_DEEP: Final = ("I;16", "I;16L", "I;16B", "I;16N")
+
+Labels = Sequence[int] | Path
+"""Classes, one per image; or, for a detector, the file of its boxes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,23 +38,15 @@ class Loaded:
     notices: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Item:
-    """One image to read: a file, or a bundled photograph by name; and its class, where the source tells."""
-
-    name: str
-    path: Path | None = None
-    label: int | None = None
-
-
 def count_images(sources: Sequence[str], base: Path = Path()) -> int:
     """How many images these sources hold, without reading them."""
     return sum(len(_find(source, base)) for source in sources)
 
 
 def image_files(sources: Sequence[str], base: Path = Path()) -> list[Path]:
-    """The files that these sources name; bundled photographs have none."""
-    return [item.path for source in sources for item in _find(source, base) if item.path is not None]
+    """The files that these sources name, their boxes' included; bundled photographs have none."""
+    images = [item.path for source in sources for item in _find(source, base) if item.path is not None]
+    return images + [boxes for image in images if (boxes := boxes_beside(image)) is not None]
 
 
 def pieces(batch: Batch, size: int | None) -> list[Batch]:
@@ -67,7 +63,7 @@ def pieces(batch: Batch, size: int | None) -> list[Batch]:
 
 
 def load_images(
-    sources: Sequence[str], spec: InputSpec, labels: Sequence[int] | None = None, *, base: Path = Path()
+    sources: Sequence[str], spec: InputSpec, labels: Labels | None = None, *, base: Path = Path()
 ) -> Loaded:
     """The images of files, folders (sorted by name) and ``bundled:NAME,NAME``, at the model's size and channels.
 
@@ -76,13 +72,25 @@ def load_images(
     Pictures are cropped around their centre to the model's shape and resized (Lanczos). Without ``labels``, a folder
     of folders gives the classes (the number a sub-folder is named by, else its place among them); bundled photographs
     have their own; anything else is counted 0, 1, 2, … Classes that come by counting wrap around the model's.
+
+    For a detector pictures are letterboxed, and the labels are boxes: ``labels`` is a file of them, see
+    :mod:`leakscope.audit.boxes`; without one, they come from ``.txt`` files beside the images.
     """
     items = [item for source in sources for item in _find(source, base)]
     if not items:
         raise BadInput("No images were given: name files, folders or bundled:NAME.")
     done: Counter[str] = Counter()
-    images = torch.stack([_read(item, spec, done) for item in items])
+    read = [read_image(item, spec, done) for item in items]
+    images = torch.stack([image for image, _ in read])
+    names = tuple(item.name for item in items)
     notices = [f"{text}: {count} of {len(items)} images." for text, count in done.items()]
+    if spec.boxes:
+        boxes, told = _boxes(items, [frame for _, frame in read], labels, base)
+        return Loaded(batch=Batch(images=images, labels=boxes, names=names), notices=(*notices, *told))
+    if isinstance(labels, Path):
+        raise BadInput(
+            f"The label file '{labels}' holds boxes; this model learns from classes. Give labels such as 3,5."
+        )
     if labels is not None:
         if len(labels) != len(items):
             raise BadInput(f"{len(labels)} labels were given for {len(items)} images; one per image is needed.")
@@ -98,11 +106,39 @@ def load_images(
                 f"Label {label} of '{item.name}' is out of range: the model has {spec.num_classes} classes, "
                 f"0 to {spec.num_classes - 1}."
             )
-    batch = Batch(images=images, labels=torch.tensor(chosen), names=tuple(item.name for item in items))
+    batch = Batch(images=images, labels=torch.tensor(chosen), names=names)
     return Loaded(batch=batch, notices=tuple(notices))
 
 
-def _label(item: _Item, index: int, classes: int) -> int:
+def _boxes(
+    items: Sequence[Item], frames: Sequence[Letterbox], labels: Labels | None, base: Path
+) -> tuple[Tensor, list[str]]:
+    """(B, M, 5) in shares of the letterboxed images, and what people should know of where they come from."""
+    notices: list[str] = []
+    if isinstance(labels, Path):
+        given = read_box_file(base / labels)
+        keys = [item.name if item.path is None else item.path.name for item in items]
+        if missing := [key for key in keys if key not in given]:
+            raise BadInput(
+                f"'{labels}' says nothing of {as_names(missing)}. An image without objects has an empty list."
+            )
+        found = [given[key] for key in keys]
+    elif labels is not None:
+        raise BadInput("A detector learns from boxes, not from classes of images: give a file of boxes.")
+    else:
+        files = [None if item.path is None else boxes_beside(item.path) for item in items]
+        if not any(files):
+            raise BadInput(
+                "A detector learns from boxes, and there are none: give a JSON file of them, or put YOLO's .txt files "
+                "beside the images."
+            )
+        if bare := files.count(None):
+            notices.append(f"No .txt file, so taken to show no object: {bare} of {len(items)} images.")
+        found = [torch.zeros(0, 5) if file is None else read_text_boxes(file) for file in files]
+    return stack_boxes([frame.boxes(boxes) for frame, boxes in zip(frames, found, strict=True)]), notices
+
+
+def _label(item: Item, index: int, classes: int) -> int:
     if item.label is not None:
         return item.label
     if item.path is None:
@@ -110,29 +146,29 @@ def _label(item: _Item, index: int, classes: int) -> int:
     return index % classes
 
 
-def _find(source: str, base: Path) -> list[_Item]:
+def _find(source: str, base: Path) -> list[Item]:
     if source.startswith(_BUNDLED):
         wanted = source.removeprefix(_BUNDLED)
         names = [name.strip() for name in wanted.split(",")] if wanted else list(bundled_names())
-        return [_Item(name=name) for name in names]
+        return [Item(name=name) for name in names]
     path = base / source
     if path.is_dir():
         return _find_in_folder(path)
     if not path.is_file():
         raise BadInput(f"There is no image or folder '{source}'. Bundled photographs are written bundled:NAME,NAME.")
-    return [_Item(name=path.name, path=path)]
+    return [Item(name=path.name, path=path)]
 
 
-def _find_in_folder(folder: Path) -> list[_Item]:
+def _find_in_folder(folder: Path) -> list[Item]:
     if files := _image_files(folder):
-        return [_Item(name=file.name, path=file) for file in files]
+        return [Item(name=file.name, path=file) for file in files]
     classes = [entry for entry in sorted(folder.iterdir()) if entry.is_dir() and not entry.name.startswith(".")]
     classes = [entry for entry in classes if _image_files(entry)]
     if not classes:
         raise BadInput(f"The folder '{folder}' holds no images ({', '.join(sorted(SUFFIXES))}).")
     numbered = all(entry.name.isdecimal() for entry in classes)
     return [
-        _Item(name=f"{entry.name}/{file.name}", path=file, label=int(entry.name) if numbered else index)
+        Item(name=f"{entry.name}/{file.name}", path=file, label=int(entry.name) if numbered else index)
         for index, entry in enumerate(classes)
         for file in _image_files(entry)
     ]
@@ -141,55 +177,3 @@ def _find_in_folder(folder: Path) -> list[_Item]:
 def _image_files(folder: Path) -> list[Path]:
     entries = (entry for entry in folder.iterdir() if not entry.name.startswith("."))
     return sorted(entry for entry in entries if entry.suffix.lower() in SUFFIXES and entry.is_file())
-
-
-def _read(item: _Item, spec: InputSpec, done: Counter[str]) -> Tensor:
-    """One image, (C, H, W) in [0, 1]; what had to be done to it is counted in ``done``."""
-    channels, height, width = spec.shape
-    if channels not in (1, 3):
-        raise BadInput(f"The model takes {channels} channels; image files give 1 (greyscale) or 3 (colour).")
-    if item.path is None:
-        side = max(height, width)
-        top, left = (side - height) // 2, (side - width) // 2
-        return bundled_images([item.name], side, channels=channels)[0, :, top : top + height, left : left + width]
-    try:
-        with Image.open(item.path) as opened:
-            picture = ImageOps.exif_transpose(opened)
-            picture.load()
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise BadInput(f"'{item.path}' cannot be read as an image: {error}") from error
-    picture, depth = _with_channels(picture, channels, item.path, done)
-    if picture.size != (width, height):
-        done[f"cropped around the centre and resized to {width} × {height} px"] += 1
-        picture = _centre(picture, width / height).resize((width, height), Image.Resampling.LANCZOS)
-    pixels = np.asarray(picture, dtype=np.float32).reshape(height, width, -1) / np.float32(depth)
-    # A resampling filter with negative lobes may overshoot where pixels are not bytes.
-    image = torch.from_numpy(pixels).permute(2, 0, 1).clamp(0, 1)
-    return image.expand(channels, -1, -1).contiguous()
-
-
-def _centre(picture: Image.Image, aspect: float) -> Image.Image:
-    """The largest part of this aspect (width / height) around the centre."""
-    width = min(picture.width, max(1, round(picture.height * aspect)))
-    height = min(picture.height, max(1, round(picture.width / aspect)))
-    left, top = (picture.width - width) // 2, (picture.height - height) // 2
-    return picture.crop((left, top, left + width, top + height))
-
-
-def _with_channels(picture: Image.Image, channels: int, path: Path, done: Counter[str]) -> tuple[Image.Image, int]:
-    """The picture in greyscale or colour as the model wants it, and the value of its brightest pixel."""
-    if picture.mode in _DEEP:
-        done["16-bit greyscale kept at its depth"] += 1
-        return Image.fromarray(np.asarray(picture).astype(np.float32)), 65535
-    if picture.mode in ("I", "F"):
-        raise BadInput(f"'{path}' has 32-bit pixels (mode {picture.mode}), whose range is not known. Save it as 8-bit.")
-    if picture.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in picture.info:
-        done["transparency dropped"] += 1
-    grey = picture.mode in ("1", "L", "LA", "La")
-    if grey and channels == 3:
-        done["greyscale repeated to three channels"] += 1
-    if not grey and channels == 1:
-        done["colour turned into greyscale"] += 1
-    if picture.mode == "P":  # through RGBA: a palette may hold transparent colours
-        picture = picture.convert("RGBA")
-    return picture.convert("RGB" if channels == 3 else "L"), 255

@@ -197,6 +197,8 @@ def _digests(model: ModelTable, images: ImagesTable, client: dict[str, Any], bas
     if factory and file.endswith(".py"):
         paths.append(base / file)
     paths += image_files(images.sources, base)
+    if images.labels_file:
+        paths.append(base / images.labels_file)
     if UPDATE in client:
         paths += sorted(path for path in (base / client[UPDATE]).glob("*") if path.is_file())
     return {f"{index}/{path.name}": _digest(path) for index, path in enumerate(paths)}

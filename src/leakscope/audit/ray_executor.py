@@ -100,6 +100,7 @@ def _files_of(cell: Cell, base: Path) -> list[str]:
     for table in (cell.images, cell.public):
         relative = [source for source in table.get("from", []) if not Path(source).is_absolute()]
         names += [os.path.relpath(path, base) for path in image_files(relative, base)]
+        names += [table["labels_file"]] if table.get("labels_file") else []
     if UPDATE in cell.client:
         folder = base / cell.client[UPDATE]
         names += [os.path.relpath(path, base) for path in folder.glob("*") if path.is_file()]

@@ -55,11 +55,14 @@ class Target:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """One image of the batch: its label, the label the attack took it for, and the files of the matched pair."""
+    """One image of the batch: its label, the label the attack took it for, and the files of the matched pair.
+
+    A label is a class; for a detector, words on its boxes.
+    """
 
     name: str
-    label: int
-    recovered_label: int
+    label: int | str
+    recovered_label: int | str
     original: str
     reconstruction: str
 

@@ -95,7 +95,7 @@ def write_record(
     """Write pictures, tensors and the finished record into ``folder``; the record is returned.
 
     ``original-0.png`` and ``reconstruction-0.png``, … are matched pairs, at the model's own size: pixels are the truth.
-    ``reconstruction.safetensors`` holds ``images`` (B, C, H, W) and ``labels`` (B,), likewise in the originals' order.
+    ``reconstruction.safetensors`` holds ``images`` (B, C, H, W) and ``labels``, likewise in the originals' order.
     """
     images = reconstruction.images.detach().cpu()[scores.assignment]
     labels = reconstruction.labels.detach().cpu()
@@ -104,8 +104,8 @@ def write_record(
     pictures = tuple(
         Picture(
             name=name,
-            label=int(batch.labels[index]),
-            recovered_label=int(labels[index]),
+            label=_label(batch.labels[index]),
+            recovered_label=_label(labels[index]) if scores.labels_correct[index] else _other(labels[index]),
             original=f"original-{index}.png",
             reconstruction=f"reconstruction-{index}.png",
         )
@@ -209,6 +209,19 @@ def _save_png(path: Path, image: Tensor) -> None:
     picture = Image.fromarray(array[..., 0] if array.shape[2] == 1 else array)
     with replacing(path) as part:
         picture.save(part, format="PNG")
+
+
+def _label(label: Tensor) -> int | str:
+    """A class as it is; boxes, (M, 5), counted."""
+    if label.ndim == 0:
+        return int(label)
+    count = int((label[:, 0] >= 0).sum())
+    return f"{count} box" if count == 1 else f"{count} boxes"
+
+
+def _other(label: Tensor) -> int | str:
+    """A label that is not the original's; as many boxes in other places are other boxes."""
+    return int(label) if label.ndim == 0 else f"other boxes: {_label(label)}"
 
 
 def _mapping(value: object) -> Mapping[str, object]:

@@ -15,6 +15,7 @@ from leakscope.cli.options import (
     Channels,
     Classes,
     ImageSize,
+    LabelsFile,
     ModelName,
     Track,
     Weights,
@@ -51,6 +52,7 @@ def invert(
         str | None,
         typer.Option(help="Classes of the images, such as 3,5; by default from folder names, else 0, 1, 2, …"),
     ] = None,
+    labels_file: Annotated[Path | None, LabelsFile] = None,
     batch_size: Annotated[
         int | None, typer.Option(help="Images per batch, one sub-folder each; by default all in one batch.")
     ] = None,
@@ -130,7 +132,7 @@ def invert(
         pairs=settings or [],
     )
     jobs = configured.workers if isinstance(configured, Optimisation) else 1
-    knowledge, classes = threat_named(threat), parse_labels(labels)
+    knowledge, classes = threat_named(threat), parse_labels(labels, labels_file)
     protocol = client.client()
     out = out or Path("out") / re.sub(r"[^\w.-]+", "-", f"{attack}-{model}").strip("-")
     ensure_writable(out)

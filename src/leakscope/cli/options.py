@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import typer
@@ -18,6 +19,7 @@ __all__ = [
     "Channels",
     "Classes",
     "ImageSize",
+    "LabelsFile",
     "ModelName",
     "Track",
     "Weights",
@@ -48,6 +50,12 @@ Channels: Final = typer.Option(
     help="1 for greyscale, 3 for colour, if not the model's own.", show_default=False, rich_help_panel=_PANEL
 )
 
+LabelsFile: Final = typer.Option(
+    help="For a detector: JSON with the boxes of every image (COCO's, or name: [[class, x, y, w, h]] in shares of the "
+    "image). Without, YOLO's .txt files beside the images.",
+    show_default=False,
+)
+
 Track: Final = typer.Option(
     metavar="WHERE",
     help="Log losses as well: tensorboard (in the output folder, with pictures), tensorboard:DIR or mlflow:URI.",
@@ -55,10 +63,12 @@ Track: Final = typer.Option(
 )
 
 
-def parse_labels(text: str | None) -> list[int] | None:
-    """``3,5`` → [3, 5]."""
+def parse_labels(text: str | None, file: Path | None = None) -> list[int] | Path | None:
+    """``3,5`` → [3, 5]; or the file of a detector's boxes."""
+    if text is not None and file is not None:
+        raise BadInput("--labels are classes and --labels-file holds boxes: give one of them.")
     if text is None:
-        return None
+        return None if file is None else file.resolve()
     try:
         return [int(part) for part in text.split(",")]
     except ValueError as error:

@@ -17,6 +17,7 @@ from leakscope.cli.options import (
     Channels,
     Classes,
     ImageSize,
+    LabelsFile,
     ModelName,
     Weights,
     parse_labels,
@@ -42,6 +43,7 @@ def scan(
         str | None,
         typer.Option(help="Classes of the images, such as 3,5; by default from folder names, else 0, 1, 2, …"),
     ] = None,
+    labels_file: Annotated[Path | None, LabelsFile] = None,
     each: Annotated[
         bool, typer.Option("--each/--together", help="Every image a batch of its own, or all in one batch.")
     ] = False,
@@ -77,7 +79,7 @@ def scan(
 
     if threads is not None:
         set_threads(threads)
-    knowledge, classes = threat_named(threat), parse_labels(labels)
+    knowledge, classes = threat_named(threat), parse_labels(labels, labels_file)
     protocol = client.client()
     out = out or Path("out") / re.sub(r"[^\w.-]+", "-", f"scan-{model}").strip("-")
     ensure_writable(out)

@@ -18,6 +18,7 @@ from leakscope.cli.options import (
     Channels,
     Classes,
     ImageSize,
+    LabelsFile,
     ModelName,
     Weights,
     parse_labels,
@@ -52,6 +53,7 @@ def study(
         str | None,
         typer.Option(help="Classes of the images, such as 3,5; by default from folder names, else 0, 1, 2, …"),
     ] = None,
+    labels_file: Annotated[Path | None, LabelsFile] = None,
     seed: Annotated[int, typer.Option(min=0, max=SEEDS, help="Seed of weights and attacks.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Output folder; by default below out/.")] = None,
     weights: Annotated[Path | None, Weights] = None,
@@ -85,7 +87,7 @@ def study(
     vision = load_model(
         model, num_classes=num_classes, image_size=image_size, channels=channels, seed=seed, weights=weights
     )
-    loaded = load_images(images, vision.input, parse_labels(labels))
+    loaded = load_images(images, vision.input, parse_labels(labels, labels_file))
     for line in (*loaded.notices, *client.notices()):
         notice(line)
     setup = Setup(

@@ -19,6 +19,7 @@ from leakscope.cli.options import (
     Channels,
     Classes,
     ImageSize,
+    LabelsFile,
     ModelName,
     Track,
     Weights,
@@ -66,6 +67,7 @@ def tune(
         ),
     ] = None,
     labels: Annotated[str | None, typer.Option(help="Classes of the images, such as 3,5.")] = None,
+    labels_file: Annotated[Path | None, LabelsFile] = None,
     weights: Annotated[Path | None, Weights] = None,
     num_classes: Annotated[int | None, Classes] = None,
     image_size: Annotated[int | None, ImageSize] = None,
@@ -125,7 +127,7 @@ def tune(
     pairs = [*(settings or []), *([] if steps is None else [f"steps={steps}"])]
     fixed = options_from_text(attack, pairs)
     space = space_from_text(attack, search, fixed) if search else default_space(attack, fixed)
-    knowledge, classes, protocol = threat_named(threat), parse_labels(labels), client.client()
+    knowledge, classes, protocol = threat_named(threat), parse_labels(labels, labels_file), client.client()
     plain = re.sub(r"[^\w.-]+", "-", f"{attack}-{model}").strip("-")
     out = out or Path("out") / f"tune-{plain}"
     ensure_writable(out)

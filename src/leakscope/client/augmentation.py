@@ -105,6 +105,8 @@ class Augmented:
         generator: torch.Generator | None = None,
     ) -> Signal:
         """What the client sends of the augmented images; of these images as they are without a generator."""
+        if model.input.boxes and generator is not None:
+            raise BadInput(f"Augmentation would move the objects, not their boxes: {model.name} is a detector.")
         images = images if generator is None else self.augmented(images, generator)
         return self.client.replay(model, images, labels, create_graph=create_graph, generator=generator)
 

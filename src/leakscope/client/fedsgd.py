@@ -9,7 +9,6 @@ from typing import Literal, final
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from leakscope.client.precision import Precision, check_precision, rounded
 from leakscope.client.trainable import trainable_names
@@ -25,7 +24,7 @@ __all__ = ["FedSGD"]
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FedSGD:
-    """g = ∇θ L(x, y), with L the cross-entropy over the batch.
+    """g = ∇θ L(x, y), with L the model's loss on the batch: cross-entropy, or a detector's own on boxes.
 
     ``mode``: ``"train"`` runs BatchNorm on batch statistics, as training clients do; ``"eval"`` on running ones.
     ``share_buffers``: whether the updated running statistics are sent along (in train mode; they do not move in eval).
@@ -71,8 +70,8 @@ class FedSGD:
         stochastic = self.stochastic and generator is not None
         draws = nullcontext() if generator is None else global_draws(generator)
         with model.mode(self.mode == "train", stochastic=stochastic), draws, _explained(model):
-            logits = model.functional(parameters, self.fresh_buffers(model) if buffers is None else buffers, images)
-        return F.cross_entropy(logits, labels, reduction=self.reduction)
+            outputs = model.functional(parameters, self.fresh_buffers(model) if buffers is None else buffers, images)
+        return model.loss(outputs, labels, reduction=self.reduction)
 
     def replay(
         self,

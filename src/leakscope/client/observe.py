@@ -89,7 +89,10 @@ def _check(model: VisionModel, batch: Batch) -> None:
             f"The images are {tuple(batch.images.shape[1:])} (channels, height, width); {model.name} takes "
             f"{model.input.shape}. Resize them, or load the model with another image size."
         )
-    highest = int(batch.labels.max())
+    if (batch.labels.ndim == 3) != model.input.boxes:
+        takes = "boxes, (B, M, 5)" if model.input.boxes else "classes, one per image"
+        raise BadInput(f"{model.name} learns from {takes}; the batch has labels {tuple(batch.labels.shape)}.")
+    highest = int((batch.labels[..., 0] if model.input.boxes else batch.labels).max())
     if highest >= model.input.num_classes:
         raise BadInput(
             f"Label {highest} is out of range: {model.name} has {model.input.num_classes} classes, "

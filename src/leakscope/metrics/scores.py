@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from leakscope.errors import BadInput, MissingExtra
+from leakscope.functional.boxes import same_boxes
 from leakscope.functional.matching import match
 from leakscope.metrics.base import METRICS, Metric, image_shape
 from leakscope.types import Batch, Reconstruction
@@ -133,7 +134,7 @@ def score(reconstruction: Reconstruction, truth: Batch, metrics: Sequence[str] |
     labels = reconstruction.labels
     if labels.ndim == 2:  # probabilities, (B, K)
         labels = labels.argmax(1)
-    if labels.shape != images.shape[:1]:
+    if labels.ndim != truth.labels.ndim or labels.shape[:1] != images.shape[:1]:
         raise BadInput(f"The reconstruction has labels {tuple(labels.shape)} for {len(images)} images.")
     assignment = match(images, originals)
     matched = images.detach().cpu()[assignment]
@@ -160,12 +161,16 @@ def score(reconstruction: Reconstruction, truth: Batch, metrics: Sequence[str] |
     return Scores(
         values_by_name=values,
         assignment=assignment,
-        labels_correct=labels.detach().cpu()[assignment] == truth.labels.cpu(),
+        labels_correct=_same(labels.detach().cpu()[assignment], truth.labels.cpu()),
         higher_is_better={name: one.higher_is_better for name, one in used.items()},
         notes=notes,
         chance={name: one.chance(originals) for name, one in used.items() if one.chance},
         names=truth.names,
     )
+
+
+def _same(labels: Tensor, truth: Tensor) -> Tensor:
+    return same_boxes(labels, truth) if truth.ndim == 3 else labels == truth
 
 
 def _default_names() -> list[str]:

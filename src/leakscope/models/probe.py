@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm  # pyright: ignore[reportPrivateUsage]
 
 from leakscope.errors import BadInput
+from leakscope.models.detector import Detector
 from leakscope.models.text import as_names
 from leakscope.models.watch import Pass, is_active_dropout, watched
 
@@ -49,9 +50,10 @@ class Probe:
 
 
 def probe(module: nn.Module, shape: tuple[int, int, int], num_classes: int) -> Probe:
-    """Look at ``module``, a classifier of normalised images (B, C, H, W); it comes back as it was.
+    """Look at ``module``, a classifier or detector of normalised images (B, C, H, W); it comes back as it was.
 
-    Raises :class:`BadInput` when it does not take such images or does not answer with (B, K) logits.
+    Raises :class:`BadInput` when it does not take such images, or is a classifier and does not answer with (B, K)
+    logits.
     """
     like = next((p for p in module.parameters() if p.is_floating_point()), torch.empty(()))
     images = torch.rand((3, *shape), generator=torch.Generator().manual_seed(_SEED)).to(like)
@@ -60,8 +62,12 @@ def probe(module: nn.Module, shape: tuple[int, int, int], num_classes: int) -> P
         torch.manual_seed(_SEED)
         module.eval()
         alone = _run(module, images[:1])
-        logits = _checked(alone.answer, num_classes)
-        classifier = _classifier(alone, logits, notes)
+        if isinstance(module, Detector):
+            _checked_detector(alone.answer)
+            classifier = None
+            notes.append("A detector: its labels are boxes, and no single layer's output is the class of the image.")
+        else:
+            classifier = _classifier(alone, _checked(alone.answer, num_classes), notes)
         first = next((n for n in alone.called if n in alone.inputs and alone.has_weight(n)), None)
         sees_pixels = first is not None and torch.equal(alone.inputs[first].flatten(), images[:1].flatten())
         if first is None:
@@ -114,13 +120,20 @@ def _checked(output: object, num_classes: int) -> Tensor:
     return output
 
 
+def _checked_detector(output: object) -> None:
+    if not isinstance(output, Tensor) or output.ndim < 2 or output.shape[0] != 1:
+        raise BadInput(f"A detector must answer one image with one tensor (1, …); this one gave {_described(output)}.")
+    if not bool(torch.isfinite(output).all()):
+        raise BadInput("A detector must answer noise with finite values; this one did not.")
+
+
 def _described(output: object) -> str:
     if isinstance(output, Mapping):
         return f"a {type(output).__name__} with keys {as_names([str(k) for k in output])}"
     if isinstance(output, (tuple, list)):
         inner = as_names([str(tuple(o.shape)) if isinstance(o, Tensor) else type(o).__name__ for o in output])
         return f"a {type(output).__name__} of {len(output)} ({inner})"
-    return f"a {type(output).__name__}"
+    return f"a tensor {tuple(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
 
 
 def _classifier(seen: Pass, logits: Tensor, notes: list[str]) -> str | None:

@@ -1,4 +1,4 @@
-"""The one way leakscope sees a classifier: pixels in [0, 1] outside, normalisation inside, parameters by name."""
+"""The one way leakscope sees a model: pixels in [0, 1] outside, normalisation inside, parameters by name."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ import math
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import final
+from typing import Literal, final
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call  # pyright: ignore[reportUnknownVariableType]
+from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parameter import is_lazy
 
 from leakscope.errors import BadInput
 from leakscope.models.anatomy import Anatomy
+from leakscope.models.detector import Detector
 from leakscope.models.families import find_anatomy
 from leakscope.models.weights import load_into
 from leakscope.types import InputSpec
@@ -27,13 +29,15 @@ __all__ = ["VisionModel"]
 
 @final
 class VisionModel:
-    """A classifier ``module`` with its input described: logits = module((pixels − mean) / std).
+    """A classifier or detector ``module`` with its input described: outputs = module((pixels − mean) / std).
 
     Not itself an ``nn.Module``: it holds one and delegates, so parameters and buffers keep the names their owner gave
     them, and ``mean`` and ``std`` (C, 1, 1) are part of neither. ``anatomy`` is found automatically when not given.
 
-    Raises :class:`BadInput` for a module that does not answer (B, C, H, W) images with (B, K) logits, and for weights
-    that are not finite.
+    A module that brings its own loss on boxes (:class:`Detector`) is a detector; every other one is a classifier.
+
+    Raises :class:`BadInput` for a classifier that does not answer (B, C, H, W) images with (B, K) logits, and for
+    weights that are not finite.
     """
 
     def __init__(
@@ -56,7 +60,7 @@ class VisionModel:
         _check_finite(module)
         like = next((p for p in module.parameters() if p.is_floating_point()), torch.empty(()))
         self.module = module
-        self.input = replace(input, batch_size=None)
+        self.input = replace(input, batch_size=None, boxes=isinstance(module, Detector))
         self.name = name
         self.mean = torch.tensor(mean, dtype=torch.float64).to(like).view(-1, 1, 1)
         self.std = torch.tensor(std, dtype=torch.float64).to(like).view(-1, 1, 1)
@@ -76,7 +80,7 @@ class VisionModel:
         return f"VisionModel({self.name!r}, {self.input.shape} → {self.input.num_classes}, {count:,} parameters)"
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Logits (B, K) of pixels (B, C, H, W)."""
+        """Logits (B, K) of pixels (B, C, H, W); a detector's own predictions (B, …)."""
         return self.module(self.normalise(pixels))
 
     def functional(self, parameters: Mapping[str, Tensor], buffers: Mapping[str, Tensor], pixels: Tensor) -> Tensor:
@@ -88,6 +92,20 @@ class VisionModel:
         return functional_call(
             self.module, {**parameters, **buffers}, (self.normalise(pixels),), tie_weights=self._tied
         )
+
+    def loss(self, outputs: Tensor, labels: Tensor, *, reduction: Literal["mean", "sum"] = "mean") -> Tensor:
+        """The training loss, a scalar: a detector's own on boxes (B, M, 5), else cross-entropy.
+
+        A classifier's labels are (B,) indices or (B, K) probabilities. A detector averages over its boxes, so for it
+        the sum is the mean times the number of images, which is what YOLOv8's own training steps on.
+        """
+        if (labels.ndim == 3) != self.input.boxes:
+            takes = "boxes (B, M, 5)" if self.input.boxes else "classes of images, (B,) or (B, K)"
+            raise BadInput(f"{self.name} learns from {takes}; got labels {tuple(labels.shape)}.")
+        if isinstance(self.module, Detector):
+            found = self.module.detection_loss(outputs, labels)
+            return found * len(labels) if reduction == "sum" else found
+        return F.cross_entropy(outputs, labels, reduction=reduction)
 
     def normalise(self, pixels: Tensor) -> Tensor:
         """What the module takes, from pixels in [0, 1]."""

@@ -40,7 +40,8 @@ def picture_caption(record: Record, index: int) -> list[str]:
     """Two lines under a pair: the image with its label, and its scores."""
     picture = record.pictures[index]
     right = picture.label == picture.recovered_label
-    label = f"label {picture.label}, " + ("recovered" if right else f"taken for {picture.recovered_label}")
+    what = picture.label if isinstance(picture.label, str) else f"label {picture.label}"
+    label = f"{what}, " + ("recovered" if right else f"taken for {picture.recovered_label}")
     scores: list[str] = []
     for name, shown, form, unit in _SHOWN:
         values = record.metric(name)

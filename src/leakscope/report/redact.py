@@ -31,7 +31,7 @@ __all__ = ["HIDDEN", "redact", "shows_reconstruction"]
 HIDDEN: Final = "(redacted)"
 _NO_LABEL: Final = -1
 # Keys of a campaign's tables whose values name private files or labels.
-_PRIVATE: Final = frozenset({"from", "sources", "labels", "weights", "public", "files"})
+_PRIVATE: Final = frozenset({"from", "sources", "labels", "labels_file", "weights", "public", "files"})
 
 
 def shows_reconstruction(role: str, level: Level | None) -> bool:

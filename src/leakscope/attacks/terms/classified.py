@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import final
 
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from leakscope.attacks.terms.base import Bound, Candidate, Evaluation
 from leakscope.types import Observation
@@ -27,6 +26,6 @@ class Classified:
 
         def surprise(candidate: Candidate, evaluation: Evaluation) -> Tensor:
             with model.mode(training=False):
-                return cross_entropy(model(candidate.images), candidate.labels)
+                return model.loss(model(candidate.images), candidate.labels)
 
         return surprise

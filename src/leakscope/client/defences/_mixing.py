@@ -21,6 +21,8 @@ def mixed(setting: Setting, weights: Tensor, defence: str, generator: torch.Gene
     Partners are other images where there are enough, else the batch, moved on by one, two, … places in a random order.
     """
     count, k = weights.shape
+    if setting.model.input.boxes:
+        raise BadInput(f"'{defence}' mixes classes; {setting.model.name} is a detector, whose labels are boxes.")
     own = _probabilities(setting.labels, setting.model.input.num_classes)
     images, labels = [setting.images], [own]
     if setting.others is not None and len(setting.others) >= count * (k - 1):

@@ -40,9 +40,9 @@ def family(*classes: str) -> Callable[[Adapter], Adapter]:
 
 
 def find_anatomy(module: nn.Module, shape: tuple[int, int, int], num_classes: int) -> Anatomy:
-    """Look at a classifier of (C, H, W) images: run it a few times, then ask its family's adapter.
+    """Look at a classifier or detector of (C, H, W) images: run it a few times, then ask its family's adapter.
 
-    Raises :class:`~leakscope.errors.BadInput` when it is no classifier of such images.
+    Raises :class:`~leakscope.errors.BadInput` when it is neither, or takes other images.
     """
     seen = probe(module, shape, num_classes)
     subject = Subject(module=module, shape=shape, seen=seen, found=_generic(module, seen))
