@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 import numpy as np
 import torch
@@ -33,11 +33,13 @@ class Item:
     label: int | None = None
 
 
-def read_image(item: Item, spec: InputSpec, done: Counter[str]) -> tuple[Tensor, Letterbox]:
+def read_image(
+    item: Item, spec: InputSpec, done: Counter[str], *, stream: BinaryIO | None = None
+) -> tuple[Tensor, Letterbox]:
     """One image, (C, H, W) in [0, 1]; what had to be done to it is counted in ``done``.
 
     A classifier's is cropped around its centre; a detector's is letterboxed, as the second answer says: no object may
-    be cut away.
+    be cut away. ``stream`` holds the file's content where it is no file of its own.
     """
     channels, height, width = spec.shape
     if channels not in (1, 3):
@@ -50,7 +52,7 @@ def read_image(item: Item, spec: InputSpec, done: Counter[str]) -> tuple[Tensor,
         image = bundled_images([item.name], side, channels=channels)[0, :, top : top + height, left : left + width]
         return image, Letterbox(source=(width, height), target=(width, height))
     try:
-        with Image.open(item.path) as opened:
+        with Image.open(item.path if stream is None else stream) as opened:
             picture = ImageOps.exif_transpose(opened)
             picture.load()
     except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:

@@ -17,6 +17,8 @@ from typing import Final, final
 import torch
 from torch import Tensor
 
+from leakscope.audit.labelled import Labelled
+from leakscope.audit.training import accuracy
 from leakscope.client import FedSGD
 from leakscope.client.defences.dp_sgd import DPSGD
 from leakscope.client.round import run_round
@@ -161,7 +163,12 @@ def _train(
             for name, value in signal.items():
                 velocity[name] = value + budget.momentum * velocity[name] if name in velocity else value
             _apply(student, {**signal, **velocity}, -rate)
-    return Training(accuracy=_accuracy(student, test), seconds=seconds, bytes_sent=sent, rate=rate)
+    return Training(
+        accuracy=accuracy(student, Labelled(images=test.images, labels=test.labels)),
+        seconds=seconds,
+        bytes_sent=sent,
+        rate=rate,
+    )
 
 
 def encoded_bytes(defences: Sequence[Defence], signal: Signal) -> int:
@@ -208,9 +215,3 @@ def _sends_delta(protocol: object) -> bool:
     """Whether this client, or those behind an aggregate, send how weights moved instead of a gradient."""
     inner = getattr(protocol, "client", getattr(protocol, "inner", None))
     return hasattr(protocol, "optimiser") if inner is None else _sends_delta(inner)
-
-
-def _accuracy(model: VisionModel, test: Batch) -> float:
-    with torch.no_grad(), model.mode(False):
-        logits = model(test.images.to(device=model.device, dtype=model.dtype))
-    return float((logits.argmax(1).cpu() == test.labels).float().mean())

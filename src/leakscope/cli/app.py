@@ -27,6 +27,7 @@ from leakscope.cli import (
     scan,
     serve,
     study,
+    train,
     tune,
 )
 from leakscope.cli.console import error, notice, say, show_log
@@ -96,5 +97,6 @@ app.command("gate")(gate.gate)
 app.command("lint")(lint.lint)
 app.command("study")(study.study)
 app.command("tune")(tune.tune)
+app.command("train")(train.train)
 app.command("list")(listing.listing)
 app.command("describe")(describe.describe)

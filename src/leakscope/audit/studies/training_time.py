@@ -4,10 +4,11 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
+from leakscope.audit.labelled import Labelled
 from leakscope.audit.study import Point, Setup, register_study
-from leakscope.models import VisionModel
+from leakscope.audit.training import train_epoch
+from leakscope.errors import BadInput
 from leakscope.random import fork
 from leakscope.testing.bundled import bundled_images, bundled_names
 
@@ -24,14 +25,21 @@ def training_time(setup: Setup) -> Iterator[Point]:
     """
     generator = fork(torch.Generator().manual_seed(setup.seed), "training-time")
     channels, height, width = setup.model.input.shape
+    if setup.model.input.boxes:
+        raise BadInput("This study trains on classes of photographs: a detector has none. See leakscope train.")
     images, labels = crops(min(len(bundled_names()), setup.model.input.num_classes), channels, height, width, generator)
+    data = Labelled(images=images, labels=labels)
     state = {name: value.clone() for name, value in setup.model.state_dict().items()}
     epoch, loss = 0, float("nan")
     try:
         for wanted in EPOCHS:
             while epoch < wanted:
-                loss = train_epoch(setup.model, images, labels, generator)
-                epoch += 1
+                # A fresh optimiser for each epoch: what a point sees does not depend on which points came before.
+                optimiser = torch.optim.SGD(
+                    [p for p in setup.model.parameters() if p.requires_grad], 0.02, momentum=0.9
+                )
+                found = train_epoch(setup.model, data, optimiser, batch_size=16, generator=fork(generator, f"{epoch}"))
+                loss, epoch = loss if found is None else found, epoch + 1
             yield Point(at={"epoch": wanted}, case=setup.case(), extra={} if loss != loss else {"loss": loss})
     finally:
         setup.model.load_state_dict(state)
@@ -48,18 +56,3 @@ def crops(classes: int, channels: int, height: int, width: int, generator: torch
             left = int(torch.randint(side - width, (), generator=generator))
             found.append(photograph[:, top : top + height, left : left + width])
     return torch.stack(found), torch.arange(len(photographs)).repeat_interleave(CROPS)
-
-
-def train_epoch(model: VisionModel, images: Tensor, labels: Tensor, generator: torch.Generator) -> float:
-    """One epoch of SGD with momentum on the model itself, in train mode; returns the mean loss."""
-    optimiser = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.02, momentum=0.9)
-    losses: list[float] = []
-    with model.mode(True), torch.enable_grad():
-        for indices in torch.randperm(len(images), generator=generator).split(16):
-            optimiser.zero_grad()
-            loss = F.cross_entropy(model(images[indices].to(model.dtype)), labels[indices])
-            loss.backward()
-            optimiser.step()
-            losses.append(float(loss.detach()))
-    optimiser.zero_grad()
-    return sum(losses) / len(losses)
