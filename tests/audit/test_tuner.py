@@ -12,7 +12,7 @@ from tuning_case import STEPS, run, tuning
 
 import leakscope as ls
 from leakscope.attacks.explain import matching_loss
-from leakscope.audit import tuner
+from leakscope.audit import tuner_targets
 from leakscope.audit.tuned import TUNED, read_tuned
 from leakscope.audit.tuner_objective import oracle_judge
 from leakscope.audit.tuner_space import Choice
@@ -100,7 +100,7 @@ def test_a_realistic_search_never_touches_the_truth(tmp_path: Path, monkeypatch:
     def refuse(truth: ls.Batch) -> object:
         raise AssertionError("the truth was asked for")
 
-    monkeypatch.setattr(tuner, "oracle_judge", refuse)
+    monkeypatch.setattr(tuner_targets, "oracle_judge", refuse)
     assert len(run(tuning(trials=1), _url(tmp_path)).rows) == 1
     with pytest.raises(AssertionError, match="the truth"):
         run(tuning(trials=1, objective="oracle"), _url(tmp_path))

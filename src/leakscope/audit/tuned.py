@@ -20,7 +20,11 @@ _ORACLE: Final = "oracle"
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One trial that has ended: ``complete``, ``pruned``, or ``fail``; ``why`` says what ended it early."""
+    """One trial that has ended: ``complete``, ``pruned``, or ``fail``; ``why`` says what ended it early.
+
+    ``image`` is the one it attacked, where the search chooses among images. ``matching`` is an oracle's matching loss,
+    kept beside its value, so that the attacker's own choice among the same trials is known, too.
+    """
 
     slot: int
     state: str
@@ -28,6 +32,8 @@ class Row:
     options: Mapping[str, Any]
     why: str = ""
     seconds: float | None = None
+    image: int | None = None
+    matching: float | None = None
 
 
 @final
@@ -62,6 +68,14 @@ class Tuned:
         return min(done, key=lambda row: (sign * cast("float", row.value), row.slot), default=None)
 
     @property
+    def realistic(self) -> Row | None:
+        """The trial that the attacker would have chosen by its own loss: the best itself, unless this is an oracle."""
+        if not self.upper_bound:
+            return self.best
+        done = [row for row in self.rows if row.state == COMPLETE and row.matching is not None]
+        return min(done, key=lambda row: (cast("float", row.matching), row.slot), default=None)
+
+    @property
     def options(self) -> dict[str, Any] | None:
         """The attack's options with the best settings found."""
         return None if self.best is None else {**self.fixed, **self.best.options}
@@ -80,6 +94,7 @@ class Tuned:
             "options": self.options,
             "measure": self.measure,
             "value": None if best is None else best.value,
+            "image": None if best is None else best.image,
             "study": self.study,
             "fixed": dict(self.fixed),
             "trials": self.trials,

@@ -15,7 +15,7 @@ from leakscope.plain import Mismatch, convert
 if TYPE_CHECKING:
     import optuna
 
-__all__ = ["DEFAULT_RANGES", "Choice", "Range", "Space", "default_space", "space_from_text", "suggest"]
+__all__ = ["DEFAULT_RANGES", "PRESETS", "Choice", "Range", "Space", "default_space", "space_from_text", "suggest"]
 
 
 @final
@@ -60,6 +60,14 @@ DEFAULT_RANGES: Final[Mapping[str, Range]] = {
 """By the option's name. Any other weight of a recipe is searched two orders of magnitude around its default."""
 
 
+PRESETS: Final[Mapping[str, Space]] = {
+    # Valadi et al. 2025, Appendix A.1; their ranges of tv and lr are the ones above.
+    name: {"bn": Choice(values=(0.0, 1e-4, 1e-2))}
+    for name in ("feasibility", "huang")
+}
+"""What a paper searches, by the attack's and the option's name, where that is no range around the default."""
+
+
 def default_space(name: str, fixed: Mapping[str, object]) -> dict[str, Range | Choice]:
     """A range for every number that the recipe ``name`` itself takes, but for those in ``fixed`` and whole numbers.
 
@@ -67,7 +75,7 @@ def default_space(name: str, fixed: Mapping[str, object]) -> dict[str, Range | C
     """
     space: dict[str, Range | Choice] = {}
     for key in inspect.signature(ATTACKS[name].value).parameters:
-        found = None if key in fixed else _default_range(name, key)
+        found = None if key in fixed else _default(name, key)
         if found is not None:
             space[key] = found
     return space
@@ -88,7 +96,7 @@ def space_from_text(name: str, texts: Sequence[str], fixed: Mapping[str, object]
         if equals:
             space[key] = _spelled(key, given, known[key])
             continue
-        found = _default_range(name, key)
+        found = _default(name, key)
         if found is None:
             raise BadInput(f"'{key}' has no range of its own: give one, such as --search {key}=LOW:HIGH:log.")
         space[key] = found
@@ -106,6 +114,10 @@ def suggest(trial: optuna.Trial, space: Space) -> dict[str, Any]:
         else:
             drawn[key] = trial.suggest_float(key, one.low, one.high, log=one.log)
     return drawn
+
+
+def _default(name: str, key: str) -> Range | Choice | None:
+    return PRESETS.get(name, {}).get(key) or _default_range(name, key)
 
 
 def _default_range(name: str, key: str) -> Range | None:

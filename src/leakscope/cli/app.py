@@ -28,6 +28,7 @@ from leakscope.cli import (
     serve,
     study,
     train,
+    triage,
     tune,
 )
 from leakscope.cli.console import error, notice, say, show_log
@@ -96,6 +97,7 @@ app.command("check")(check.check)
 app.command("gate")(gate.gate)
 app.command("lint")(lint.lint)
 app.command("study")(study.study)
+app.command("triage")(triage.triage)
 app.command("tune")(tune.tune)
 app.command("train")(train.train)
 app.command("list")(listing.listing)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, Literal
 
@@ -28,6 +31,7 @@ from leakscope.cli.options import (
     threat_named,
 )
 from leakscope.cli.progress import Watch, together
+from leakscope.cli.running import run_cases
 from leakscope.cli.tables import cell
 
 if TYPE_CHECKING:
@@ -52,6 +56,17 @@ def tune(
         Literal["realistic", "oracle"],
         typer.Option(help="Go by the attacker's own loss, or by SSIM to the originals: an upper bound."),
     ] = "realistic",
+    each: Annotated[
+        bool,
+        typer.Option(
+            "--each/--together",
+            help="Every image is a candidate of its own, and the search chooses among them, too; or all are one batch.",
+        ),
+    ] = False,
+    runs: Annotated[
+        int,
+        typer.Option(min=0, help="Then so many runs with the best settings, each from a new start."),
+    ] = 0,
     steps: Annotated[int | None, typer.Option(help="Steps of each trial, if not the attack's own.")] = None,
     seed: Annotated[int, typer.Option(min=0, max=SEEDS, help="Seed of the search and of its attacks.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Output folder; by default below out/.")] = None,
@@ -153,6 +168,7 @@ def tune(
         space=space,
         objective=objective,
         trials=trials,
+        each=each,
         pruner=pruner,
         beat=min(10.0, grace / 4),
         grace=grace,
@@ -160,7 +176,9 @@ def tune(
     place = storage or f"sqlite:///{out.resolve() / 'study.db'}"
     with Interrupt("Stopping; the trial under way is given back. Ctrl-C again stops at once.") as stop:
         tuned = _run(tuning, place, study or plain, out, track, stop)
-    _show(tuned, out)
+    _show(tuned, out, loaded.batch.names)
+    if runs and not stop.asked:
+        _repeat(tuning, tuned, runs, out)
     if stop.asked:
         notice("Interrupted: the same command again goes on from here.")
         raise typer.Exit(130)
@@ -195,7 +213,35 @@ def _line(row: Row, *, oracle: bool) -> str:
     return f"trial {row.slot + 1}: {row.state}{f' ({row.why})' if row.why else ''}, {value}{options}"
 
 
-def _show(tuned: Tuned, out: Path) -> None:
+def _repeat(tuning: Tuning, tuned: Tuned, runs: int, out: Path) -> None:
+    """The best settings from other starts: a lucky trial must not stand for what an attack can do."""
+    from leakscope.attacks.configure import configured
+    from leakscope.audit.tuner_targets import target_case
+    from leakscope.types import Status
+
+    if tuned.best is None or tuned.options is None:
+        return
+    case = target_case(tuning.case, tuned.best.image)
+    case = replace(case, attack=configured(case.attack_name, tuned.options))
+    places = [(replace(case, stream=f"run/{index}"), out / "runs" / f"run-{index}") for index in range(runs)]
+    records = run_cases(places, brief=True)
+    if records[-1].status == Status.INTERRUPTED:
+        notice("Interrupted: the same command again goes on from here.")
+        raise typer.Exit(130)
+    found = [(record.energy, (record.metric("ssim") or [math.nan])) for record in records]
+    scored = [(energy, sum(values) / len(values)) for energy, values in found]
+    if any(math.isnan(ssim) for _, ssim in scored):
+        say(f"{runs} runs; the lowest loss is {cell(min(energy for energy, _ in scored))}.")
+        return
+    _, realistic = min(scored)
+    mean = sum(ssim for _, ssim in scored) / runs
+    say(
+        f"{runs} runs: SSIM {cell(realistic)} for the run of lowest loss (realistic), "
+        f"{cell(max(ssim for _, ssim in scored))} for the best one (ORACLE), {cell(mean)} on average."
+    )
+
+
+def _show(tuned: Tuned, out: Path, names: Sequence[str]) -> None:
     """Write the answer, draw the history, and say both."""
     from leakscope.audit.store import replacing
     from leakscope.audit.tuned import COMPLETE, TUNED
@@ -213,7 +259,12 @@ def _show(tuned: Tuned, out: Path) -> None:
         for key, value in best.options.items():
             table.add_row(Text(key, style="dim"), _plain(value))
         OUT.print(table)
-        say(f"Best is trial {best.slot + 1}: {cell(best.value or 0.0)}, {tuned.measure}.")
+        on = "" if best.image is None else f" on {names[best.image] if names else best.image}"
+        say(f"Best is trial {best.slot + 1}{on}: {cell(best.value or 0.0)}, {tuned.measure}.")
+        own = tuned.realistic
+        if tuned.upper_bound and own is not None and own.value is not None:
+            said = f"the attacker's own loss chooses trial {own.slot + 1} among these: {cell(own.value)}"
+            say(f"Without the truth, {said}.")
     where("settings", out / TUNED)
     where("history", tuning_history(out))
 
