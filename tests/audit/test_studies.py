@@ -13,7 +13,8 @@ from leakscope.audit.studies.architectures import FEASIBILITY, SMALL, beside
 from leakscope.audit.studies.components import kinds
 from leakscope.audit.studies.cut import cuts
 from leakscope.audit.studies.layers import thirds
-from leakscope.audit.study import STUDIES, Setup, run_study
+from leakscope.audit.study import STUDIES, Setup, conclusions, run_study
+from leakscope.audit.study_cost import estimate_study
 from leakscope.report.study_figure import study_figure
 
 VIT = "timm:vit_tiny_patch16_224"
@@ -94,6 +95,37 @@ def test_architectures_have_a_closed_form_column(tmp_path):
     assert len({row.at["model"] for row in rows}) >= 5
     content = json.loads((tmp_path / "study.json").read_text())
     assert content["study"] == "architectures"
+    # Where BatchNorm makes the modes differ, both are there; a control stands beside every optimisation.
+    assert ("leakscope:resnet20", "inverting-gradients (control)") in by
+    found = {
+        (line["model"], line["mode"]): line for line in conclusions(STUDIES["architectures"].value, rows, tmp_path)
+    }
+    assert {mode for model, mode in found if model == "leakscope:resnet20"} == {"eval", "train"}
+    assert {mode for model, mode in found if model == "timm:vit_tiny_patch16_224"} == {"eval"}
+    vit = found["timm:vit_tiny_patch16_224", "eval"]
+    assert (vit["feasible"], vit["closed form"]) == ("no", "yes")  # one step brings nothing back, algebra all of it
+    assert (vit["steps"], vit["best image"]) == (1, "cat")
+    assert "patch-embedding" in vit["closed form by"]
+    resnet = found["leakscope:resnet20", "train"]
+    assert (resnet["feasible"], resnet["closed form"]) == ("no", "not run")
+    assert "refused" in resnet["closed form by"]
+    written = list(csv.DictReader((tmp_path / "conclusions.csv").open(encoding="utf-8")))
+    assert [line["feasible"] for line in written] == [line["feasible"] for line in found.values()]
+    study_figure(tmp_path)
+
+
+def test_what_a_study_costs_is_known_before(tmp_path):
+    study = STUDIES["batch-size"].value
+    known = [seconds for _, seconds in estimate_study(study, setup(steps=400), tmp_path)]
+    assert len(known) >= 2
+    assert min(known) > 0
+    assert not list(tmp_path.iterdir())
+    assert sum(known) > 2 * sum(seconds for _, seconds in estimate_study(study, setup(steps=4), tmp_path))
+    run_study(study, setup(steps=4), tmp_path)
+    assert {seconds for _, seconds in estimate_study(study, setup(steps=4), tmp_path)} == {0}
+    closed = setup("leakscope:mlp?hidden=16", 8, attack="linear-layer")
+    known = [seconds for _, seconds in estimate_study(study, replace(closed, options={}), tmp_path / "closed")]
+    assert set(known) == {None}
 
 
 def test_a_model_of_the_feasibility_study_stands_beside_the_others_of_it():

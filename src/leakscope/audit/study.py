@@ -11,7 +11,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -25,10 +25,24 @@ from leakscope.models import VisionModel
 from leakscope.registry import Registry
 from leakscope.types import Batch, Callback, ClientProtocol, Status, ThreatModel
 
-__all__ = ["RESULT", "STUDIES", "TABLE", "Point", "Row", "Setup", "Study", "register_study", "run_study"]
+__all__ = [
+    "CONCLUSIONS",
+    "RESULT",
+    "STUDIES",
+    "TABLE",
+    "Conclusion",
+    "Point",
+    "Row",
+    "Setup",
+    "Study",
+    "conclusions",
+    "register_study",
+    "run_study",
+]
 
 RESULT: Final = "study.json"
 TABLE: Final = "table.csv"
+CONCLUSIONS: Final = "conclusions.csv"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,29 +100,44 @@ class Row:
 
 
 Maker = Callable[[Setup], Iterable[Point]]
+Conclusion = Mapping[str, str | float]
+"""One line of what a study comes to: columns by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """A study: its points, what its figure shows along x and as lines, and which metric."""
+    """A study: its points, what its figure shows along x and as lines, and which metric.
+
+    ``conclude`` makes a short table of all rows and the folder that holds their records. ``costly``: how long it will
+    take is measured, and said, before it starts.
+    """
 
     name: str
     make: Maker
     x: str
     series: str | None
     metric: str
+    conclude: Callable[[Sequence[Row], Path], list[Conclusion]] | None = None
+    costly: bool = False
 
 
 STUDIES: Final[Registry[Study]] = Registry("study", "leakscope.audit.studies")
 
 
 def register_study(
-    name: str, *, x: str, series: str | None = None, metric: str = "psnr", cites: str | None = None
+    name: str,
+    *,
+    x: str,
+    series: str | None = None,
+    metric: str = "psnr",
+    cites: str | None = None,
+    conclude: Callable[[Sequence[Row], Path], list[Conclusion]] | None = None,
+    costly: bool = False,
 ) -> Callable[[Maker], Maker]:
     """Decorator: enter a function that yields points under ``name``; its docstring's first line is shown to users."""
 
     def enter(make: Maker) -> Maker:
-        study = Study(name=name, make=make, x=x, series=series, metric=metric)
+        study = Study(name=name, make=make, x=x, series=series, metric=metric, conclude=conclude, costly=costly)
         STUDIES.add(name, study, cites=cites, summary=(make.__doc__ or "").strip().partition("\n")[0])
         return make
 
@@ -137,6 +166,20 @@ def run_study(
         rows.append(row)
         _write(study, setup, rows, out)
     return rows
+
+
+def conclusions(study: Study, rows: Sequence[Row], out: Path) -> list[Conclusion]:
+    """What the study comes to, written to ``conclusions.csv``; nothing for a study whose table says it all."""
+    if study.conclude is None or not rows:
+        return []
+    found = study.conclude(rows, out)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(dict.fromkeys(key for line in found for key in line)), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(found)
+    with replacing(out / CONCLUSIONS) as part:
+        part.write_text(text.getvalue(), encoding="utf-8")
+    return found
 
 
 def _run(point: Point, out: Path, callback: Callback | None) -> Row:

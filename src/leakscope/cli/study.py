@@ -24,13 +24,13 @@ from leakscope.cli.options import (
     parse_labels,
     threat_named,
 )
-from leakscope.cli.progress import Watch
+from leakscope.cli.progress import Watch, clock
 from leakscope.cli.tables import cell
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from leakscope.audit.study import Point, Row, Study
+    from leakscope.audit.study import Conclusion, Point, Row, Setup, Study
     from leakscope.types import Progress
 
 __all__ = ["study"]
@@ -54,6 +54,10 @@ def study(
         typer.Option(help="Classes of the images, such as 3,5; by default from folder names, else 0, 1, 2, …"),
     ] = None,
     labels_file: Annotated[Path | None, LabelsFile] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Only say what would run, and how long it takes.")] = False,
+    estimate: Annotated[
+        bool, typer.Option("--estimate/--no-estimate", help="Whether a long study says first how long it takes.")
+    ] = True,
     seed: Annotated[int, typer.Option(min=0, max=SEEDS, help="Seed of weights and attacks.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Output folder; by default below out/.")] = None,
     weights: Annotated[Path | None, Weights] = None,
@@ -75,7 +79,7 @@ def study(
     """
     from leakscope.attacks.configure import options_from_text
     from leakscope.audit.images import load_images
-    from leakscope.audit.study import STUDIES, TABLE, Setup, run_study
+    from leakscope.audit.study import CONCLUSIONS, STUDIES, TABLE, Setup, conclusions, run_study
     from leakscope.models import load_model
     from leakscope.report.study_figure import pareto_figure, study_figure
 
@@ -99,6 +103,10 @@ def study(
         options=options,
         seed=seed,
     )
+    if plan or (chosen.costly and estimate):
+        _estimate(chosen, setup, out)
+        if plan:
+            return
     title = [name]
     with Interrupt("Stopping: what is done is kept.") as interrupt, Watch(ERR, title=name) as watch:
 
@@ -114,6 +122,9 @@ def study(
         rows = run_study(chosen, setup, out, stop=interrupt, told=told, callback=callback)
     if rows:
         OUT.print(_table(chosen, rows))
+        if found := conclusions(chosen, rows, out):
+            OUT.print(_concluded(found))
+            where("conclusions", out / CONCLUSIONS)
         where("table", out / TABLE)
         where("figure", study_figure(out))
         if (trade := pareto_figure(out)) is not None:
@@ -122,6 +133,38 @@ def study(
         notice(f"{len(rows)} points are done; the same command again goes on from there.")
         raise typer.Exit(130)
     say(f"{len(rows)} points.")
+
+
+def _estimate(chosen: Study, setup: Setup, out: Path) -> None:
+    """Measure and say what the points will take."""
+    from leakscope.audit.study_cost import estimate_study
+
+    total, count, instant = 0.0, 0, 0
+    with (
+        Interrupt("Stopping.") as interrupt,
+        ERR.status("Measuring a few steps of each kind …", spinner="line") as status,
+    ):
+        for point, seconds in estimate_study(chosen, setup, out, stop=interrupt):
+            count, instant = count + 1, instant + (seconds is None)
+            total += seconds or 0.0
+            status.update(f"Measuring a few steps of each kind: {', '.join(str(v) for v in point.at.values())} …")
+    if interrupt.asked:
+        raise typer.Exit(130)
+    quick = (
+        f" {instant} of them are closed forms, which take seconds or refuse, and are not counted." if instant else ""
+    )
+    say(f"{count} points, about {clock(total)} on this machine.{quick}")
+
+
+def _concluded(found: Sequence[Conclusion]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    columns = [key for key in dict.fromkeys(key for line in found for key in line) if key != "picture"]
+    for heading in columns:
+        table.add_column(heading)
+    for line in found:
+        cells = (line.get(key, "") for key in columns)
+        table.add_row(*(Text(cell(value) if isinstance(value, float) else str(value)) for value in cells))
+    return table
 
 
 def _table(chosen: Study, rows: Sequence[Row]) -> Table:

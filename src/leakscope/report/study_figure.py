@@ -60,6 +60,11 @@ def _read(folder: Path) -> dict[str, Any]:
     return study
 
 
+def _place(row: dict[str, Any], series: str | None) -> str:
+    """Where a row's bar stands: its coordinates on all axes but the one that colours are for."""
+    return ", ".join(str(value) for key, value in row["at"].items() if key != series)
+
+
 def _canvas(size: tuple[float, float]) -> tuple[Figure, Any]:
     figure = Figure(figsize=size, dpi=150, layout="constrained")
     FigureCanvasAgg(figure)
@@ -73,7 +78,7 @@ def study_figure(folder: Path) -> Path:
     """Draw the study in ``folder``: lines over numbers, bars over names; returns the file."""
     study = _read(folder)
     rows, x, series, metric = study["rows"], study["x"], study["series"], study["metric"]
-    figure, axes = _canvas((8.0, max(4.4, 0.3 * len({str(row["at"][x]) for row in rows}))))
+    figure, axes = _canvas((8.0, max(4.4, 0.3 * len({_place(row, series) for row in rows}))))
     shown = [row for row in rows if metric in row["metrics"]]
     numeric = all(isinstance(row["at"][x], int | float) for row in rows)
     lines: dict[str, list[dict[str, Any]]] = {}
@@ -90,12 +95,12 @@ def study_figure(folder: Path) -> Path:
             axes.plot([row["at"][x] for row in before], values, "--", color="#8a919c", label="before the attack")
         axes.set_xlabel(x)
     else:
-        places = list(dict.fromkeys(str(row["at"][x]) for row in rows))
+        places = list(dict.fromkeys(_place(row, series) for row in rows))
         width = 0.8 / max(1, len(lines))
         for index, (name, points) in enumerate(lines.items()):
             offset = (index - (len(lines) - 1) / 2) * width
             axes.barh(
-                [places.index(str(row["at"][x])) + offset for row in points],
+                [places.index(_place(row, series)) + offset for row in points],
                 [min(float(row["metrics"][metric]), 150.0) for row in points],
                 height=width * 0.9,
                 color=_COLOURS[index % len(_COLOURS)],

@@ -4,11 +4,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from leakscope.attacks import Optimisation
 from leakscope.attacks.analytic.scan import closed_forms
 from leakscope.attacks.configure import configured
+from leakscope.audit.feasible import CONTROL, feasible
 from leakscope.audit.study import Point, Setup, register_study
+from leakscope.client import FedAvg, FedSGD
 from leakscope.errors import LeakscopeError, UnknownName
-from leakscope.models import load_model
+from leakscope.models import VisionModel, load_model
+from leakscope.types import ClientProtocol
 
 __all__ = ["FEASIBILITY", "SMALL", "architectures", "beside"]
 
@@ -33,15 +37,16 @@ FEASIBILITY: Final = (
 """The architectures of Valadi et al., adapted to 32 px: 11 to 85 million parameters."""
 
 
-@register_study("architectures", x="model", series="attack", cites="valadi2025")
+@register_study("architectures", x="model", series="attack", cites="valadi2025", conclude=feasible, costly=True)
 def architectures(setup: Setup) -> Iterator[Point]:
     """The same images and client on several architectures, by the chosen attack and by every closed form.
 
-    A model of the feasibility study stands beside the others of that study, any other model beside small ones. The
-    client decides on train or evaluation mode, and on shared buffers; the table says which mode it was.
+    A model of the feasibility study stands beside the others of that study, any other model beside small ones. Where
+    train and evaluation mode differ (BatchNorm), both are tried, the client's own first. Beside every optimisation
+    attack runs its control: the same attack, the update replaced by noise. The conclusions say, for each model and
+    mode, whether reconstruction was feasible, by what evidence, and what the closed forms make of it.
     """
     _, height, _ = setup.model.input.shape
-    mode = str(getattr(setup.client, "mode", "eval"))
     for name in (setup.model.name, *beside(setup.model.name)):
         try:
             model = (
@@ -53,11 +58,26 @@ def architectures(setup: Setup) -> Iterator[Point]:
             raise
         except LeakscopeError:  # an architecture that does not take this size says nothing about the others
             continue
-        there = replace(setup, model=model)
-        for attack in (setup.attack, *closed_forms()):
-            made = configured(attack, setup.options if attack == setup.attack else {})
-            at = {"model": name, "attack": attack, "mode": mode}
-            yield Point(at=at, case=there.case(attack_name=attack, attack=made))
+        for mode, client in _clients(setup.client, model):
+            there = replace(setup, model=model, client=client)
+            for attack in (setup.attack, *(form for form in closed_forms() if form != setup.attack)):
+                made = configured(attack, setup.options if attack == setup.attack else {})
+                at = {"model": name, "attack": attack, "mode": mode}
+                yield Point(at=at, case=there.case(attack_name=attack, attack=made))
+                if isinstance(made, Optimisation):
+                    control = there.case(attack_name=attack, attack=made, control=True, role="control")
+                    yield Point(at=at | {"attack": f"{attack}{CONTROL}"}, case=control)
+
+
+def _clients(client: ClientProtocol, model: VisionModel) -> Iterator[tuple[str, ClientProtocol]]:
+    """The client as it is and, where the mode makes a difference to this model, in the other one."""
+    if not isinstance(client, FedSGD | FedAvg):
+        yield str(getattr(client, "mode", "eval")), client
+        return
+    yield client.mode, client
+    if model.anatomy.mixes_samples:
+        other = "eval" if client.mode == "train" else "train"
+        yield other, replace(client, mode=other)
 
 
 def beside(name: str) -> tuple[str, ...]:
