@@ -291,6 +291,22 @@ _PAPERS: Final = (
         year=2021,
     ),
     Paper(
+        key="levenberg1944",
+        authors="Levenberg, Kenneth",
+        title="A Method for the Solution of Certain Non-Linear Problems in Least Squares",
+        venue="Quarterly of Applied Mathematics",
+        year=1944,
+        kind="article",
+    ),
+    Paper(
+        key="marquardt1963",
+        authors="Marquardt, Donald W.",
+        title="An Algorithm for Least-Squares Estimation of Nonlinear Parameters",
+        venue="Journal of the Society for Industrial and Applied Mathematics",
+        year=1963,
+        kind="article",
+    ),
+    Paper(
         key="wang2003",
         authors="Wang, Zhou and Simoncelli, Eero P. and Bovik, Alan C.",
         title="Multiscale Structural Similarity for Image Quality Assessment",

@@ -7,8 +7,8 @@ import torch
 
 import leakscope as ls
 from leakscope.audit.identifiability import analyse
-from leakscope.audit.jacobian import Jacobian, dense_gram, ritz
 from leakscope.client.registry import defence
+from leakscope.functional.jacobian import Jacobian, dense_gram, ritz
 
 SMALL = "leakscope:mlp?hidden=16&activation=tanh"
 
@@ -57,7 +57,7 @@ def test_products_equal_those_of_the_explicit_jacobian(small):
 
 def test_one_direction_at_a_time_gives_the_same(small, monkeypatch):
     jacobian, explicit = small
-    from leakscope.audit import jacobian as module
+    from leakscope.functional import jacobian as module
 
     honest = module._grad
 

@@ -34,6 +34,10 @@ class ActivationPattern:
     def __init__(self) -> None:
         self._frozen: list[Frozen] = []
 
+    def __len__(self) -> int:
+        """How many kinked functions the recorded pass went through."""
+        return len(self._frozen)
+
     @contextmanager
     def record(self) -> Generator[None]:
         self._frozen.clear()

@@ -8,10 +8,11 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from leakscope.attacks.closure import Closure
 from leakscope.attacks.decoders import Pixels
 from leakscope.attacks.differentiate import Differentiate, Problem
 from leakscope.attacks.optimisation import Optimisation, Stop
-from leakscope.attacks.parts import Projection
+from leakscope.attacks.parts import Projection, in_pixels
 from leakscope.attacks.terms import Candidate
 from leakscope.random import fork
 from leakscope.types import Observation, Outcome, Status
@@ -30,6 +31,8 @@ class Member:
         self._decoder = Pixels(shape=shape) if attack.decode is None else attack.decode(observation)
         guess = attack.labels(observation, fork(generator, f"restart/{index}/labels"))
         start = attack.init(self._decoder.shape, fork(generator, f"restart/{index}/init"))
+        if in_pixels(attack.init):
+            start = model.normalise(start.to(**like))
         self.index = index
         self.label_source, self._soft = guess.source, guess.soft
         self._attack, self._model = attack, model
@@ -46,9 +49,9 @@ class Member:
         self.trace: list[float] = []
         self.outcome: Outcome | None = None
 
-    def candidate(self, peers: tuple[Tensor, ...] = ()) -> Candidate:
-        """The current guess, with a fresh graph back to the leaves."""
-        inputs = self._decoder(self._free)
+    def candidate(self, peers: tuple[Tensor, ...] = (), free: Tensor | None = None) -> Candidate:
+        """The current guess, or the one at ``free``, with a fresh graph back to the leaves."""
+        inputs = self._decoder(self._free if free is None else free)
         return Candidate(
             images=self._model.denormalise(inputs),
             inputs=inputs,
@@ -65,28 +68,25 @@ class Member:
         return self._best_leaves[1].argmax(dim=1) if self._soft else self._labels
 
     def advance(self, step: int, problem: Problem, differentiate: Differentiate, peers: tuple[Tensor, ...]) -> None:
-        """One optimiser step: one replay for first-order optimisers, several inside L-BFGS."""
+        """One optimiser step: one replay for first-order optimisers, several inside second-order ones."""
         progress = step / self._attack.steps
         for group in self._optimiser.param_groups:
             group["lr"] = self._attack.optimiser.lr * self._attack.schedule(progress)
         self._weigh(progress)
-        measured: list[float] = []
-
-        def closure() -> float:
-            loss, gradients = differentiate(problem, self.leaves, lambda: self.candidate(peers), progress)
-            measured.append(float(loss))
-            self._keep(measured[-1])
-            for transform in self._attack.transforms:
-                gradients[0] = transform(gradients[0])
-            for leaf, gradient in zip(self.leaves, gradients, strict=True):
-                leaf.grad = gradient.contiguous()  # L-BFGS asks for it
-            return measured[-1]
-
+        closure = Closure(
+            problem=problem,
+            leaves=self.leaves,
+            guess=lambda free=None: self.candidate(peers, free),
+            progress=progress,
+            differentiate=differentiate,
+            transforms=self._attack.transforms,
+            keep=self._keep,
+        )
         self._optimiser.step(closure)
         self._disturb(step, self._attack.schedule(progress))
         self._filter(step)
         self._project()
-        self.trace.append(measured[0])
+        self.trace.append(closure.measured[0])
         self.outcome = self._ended(step, self._attack.stop)
 
     def _project(self) -> None:

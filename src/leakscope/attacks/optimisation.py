@@ -20,8 +20,10 @@ from leakscope.attacks.parts import (
     Transform,
     adam,
     constant,
+    in_pixels,
     normal,
 )
+from leakscope.attacks.second_order import LevenbergMarquardt
 from leakscope.attacks.terms import Weighted
 from leakscope.attacks.views import AsItIs, View
 from leakscope.errors import BadInput
@@ -61,6 +63,7 @@ class Optimisation:
 
     ``gradient``: ``"exact"`` (double backward), ``"fast"`` (one-sided difference in the weights; checked against the
     exact one at the start, which takes over if they disagree), or ``"auto"``: fast for first-order optimisers.
+    ``optimiser``: one of ``torch.optim``, by a value that describes it, or :class:`LevenbergMarquardt`.
     ``decode``: search the coordinates of a decoder made for the observation (a confined space, a generator) in place of
     pixels; ``init`` then draws coordinates, and ``project`` acts on the pictures they decode to.
     ``filter``: smooth the candidate once in so many steps, before it is projected.
@@ -76,7 +79,7 @@ class Optimisation:
     steps: int
     labels: LabelSource = known_or_recovered
     init: Initialiser = normal
-    optimiser: OptimiserSpec = field(default_factory=lambda: adam(0.1))
+    optimiser: OptimiserSpec | LevenbergMarquardt = field(default_factory=lambda: adam(0.1))
     schedule: Schedule = constant
     transforms: tuple[Transform, ...] = ()
     noise: float = 0.0
@@ -98,6 +101,16 @@ class Optimisation:
             raise BadInput(f"gradient is '{self.gradient}'; accepted: 'auto', 'exact' or 'fast'.")
         if not 0 <= self.noise < math.inf:
             raise BadInput(f"noise is {self.noise}; it must be a share of the learning rate, 0 or more.")
+        if isinstance(self.optimiser, LevenbergMarquardt):
+            idle = (self.transforms != (), self.schedule is not constant, self.noise != 0, self.gradient == "fast")
+            named = ("transforms", "schedule", "noise", "gradient='fast'")
+            if any(idle):
+                given = ", ".join(name for name, set_ in zip(named, idle, strict=True) if set_)
+                raise BadInput(f"Levenberg–Marquardt takes no gradient steps: {given} would do nothing. Leave it out.")
+        if self.decode is not None and in_pixels(self.init):
+            raise BadInput(
+                "The initialiser draws pixels, but the search is over a decoder's coordinates: take another."
+            )
         if not self.terms:
             raise BadInput("There is nothing to minimise: at least one term is needed.")
 

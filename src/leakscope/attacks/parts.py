@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, final
+from typing import ClassVar, Final, final
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from leakscope.models import VisionModel
 __all__ = [
     "DecayAt",
     "Filter",
+    "MidGrey",
     "OptimiserSpec",
     "adam",
     "adamw",
@@ -28,6 +29,7 @@ __all__ = [
     "cosine_decay",
     "decay_at",
     "grey",
+    "in_pixels",
     "lbfgs",
     "median",
     "normal",
@@ -53,6 +55,24 @@ def uniform(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
 def grey(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
     """The mean pixel, everywhere."""
     return torch.zeros(shape)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MidGrey:
+    """Pixels of ½, disturbed by N(0, ``noise``²): nowhere near a picture, and not far from any."""
+
+    in_pixels: ClassVar[bool] = True
+
+    noise: float = 0.02
+
+    def __call__(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        return 0.5 + self.noise * torch.randn(shape, generator=generator)
+
+
+def in_pixels(init: Initialiser) -> bool:
+    """Whether an initialiser draws pixels in place of normalised inputs: it says so in ``in_pixels``."""
+    return bool(getattr(init, "in_pixels", False))
 
 
 # --- Optimisers: torch.optim, described by a value --------------------------------------------------------------------

@@ -22,9 +22,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from leakscope.audit.jacobian import Jacobian, dense_gram, ritz
 from leakscope.client.round import run_round
 from leakscope.errors import BadInput, NotApplicable
+from leakscope.functional.jacobian import Jacobian, dense_gram, ritz
 from leakscope.models import VisionModel
 from leakscope.random import fork
 from leakscope.types import Batch, ClientProtocol, Defence, Setting, Signal

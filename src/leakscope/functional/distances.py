@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-__all__ = ["cosine", "squared_l2", "tag"]
+__all__ = ["RESIDUALS", "cosine", "relative_l2", "squared_l2", "tag"]
 
 Tensors = Sequence[Tensor]
 
@@ -18,6 +18,14 @@ Tensors = Sequence[Tensor]
 def squared_l2(replayed: Tensors, observed: Tensors) -> Tensor:
     """Σ_l ‖g_l − g*_l‖² (DLG; GradViT)."""
     return _sum((a - b).square().sum() for a, b in zip(replayed, observed, strict=True))
+
+
+def relative_l2(replayed: Tensors, observed: Tensors) -> Tensor:
+    """Σ_l ‖g_l − g*_l‖² / ‖g*_l‖²: every layer counts alike, however small its gradient.
+
+    A layer below 1e-6 of the whole signal's norm is rounding rather than signal, and is divided by that in its place.
+    """
+    return _sum(r.square().sum() for r in _relative(replayed, observed))
 
 
 def cosine(replayed: Tensors, observed: Tensors) -> Tensor:
@@ -36,6 +44,23 @@ def tag(replayed: Tensors, observed: Tensors, *, alpha: float, decay: float) -> 
         gap = a - b
         terms.append((gap.square().sum() + alpha * gap.abs().sum()) * math.exp(-decay * index / count))
     return _sum(terms)
+
+
+def _difference(replayed: Tensors, observed: Tensors) -> list[Tensor]:
+    return [a - b for a, b in zip(replayed, observed, strict=True)]
+
+
+def _relative(replayed: Tensors, observed: Tensors) -> list[Tensor]:
+    norms = torch.stack([b.norm() for b in observed])
+    scales = norms.clamp_min(float(1e-6 * norms.norm()) or 1.0)
+    return [(a - b) / scale for a, b, scale in zip(replayed, observed, scales, strict=True)]
+
+
+RESIDUALS: Final[Mapping[Any, Callable[[Tensors, Tensors], list[Tensor]]]] = {
+    squared_l2: _difference,
+    relative_l2: _relative,
+}
+"""The distances that are sums of squares Σ_l ‖r_l‖², each with its residuals r_l: what least squares can minimise."""
 
 
 class _Cosine(torch.autograd.Function):

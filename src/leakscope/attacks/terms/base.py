@@ -4,13 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from torch import Tensor
 
 from leakscope.types import Observation, Signal
 
-__all__ = ["Bound", "Candidate", "Evaluation", "Term", "Weighted", "always", "sees_peers"]
+__all__ = [
+    "Bound",
+    "Candidate",
+    "Evaluation",
+    "Residuals",
+    "SumOfSquares",
+    "Term",
+    "Weighted",
+    "always",
+    "sees_peers",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +56,18 @@ class Term(Protocol):
 
     def watches(self, observation: Observation) -> tuple[str, ...]:
         """Names of the modules whose input this term needs; the engine opens and closes the hooks."""
+        ...
+
+
+Residuals = Callable[[Candidate, Evaluation], Mapping[str, Tensor]]
+
+
+@runtime_checkable
+class SumOfSquares(Protocol):
+    """A term that may be Σ‖r‖², as second-order solvers need it."""
+
+    def residuals(self, observation: Observation) -> Residuals:
+        """r by the names of what is matched, differentiable; raises ``NotApplicable`` where the term is no such sum."""
         ...
 
 

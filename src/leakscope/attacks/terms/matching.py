@@ -8,7 +8,7 @@ from typing import final
 
 from torch import Tensor
 
-from leakscope.attacks.terms.base import Bound, Candidate, Evaluation
+from leakscope.attacks.terms.base import Bound, Candidate, Evaluation, Residuals
 from leakscope.errors import BadInput, NotApplicable
 from leakscope.functional import distances
 from leakscope.types import Observation, Signal
@@ -63,6 +63,33 @@ class Match:
         return ()
 
     def bind(self, observation: Observation) -> Bound:
+        sent = self._sent(observation)
+        names, observed = tuple(sent), tuple(sent.values())
+
+        def mismatch(candidate: Candidate, evaluation: Evaluation) -> Tensor:
+            replayed = as_seen(observation, evaluation.signal)
+            return self.distance([replayed[name] for name in names], observed)
+
+        return mismatch
+
+    def residuals(self, observation: Observation) -> Residuals:
+        """The gaps g(x) − g* whose squares add up to the distance, tensor by tensor."""
+        differences = distances.RESIDUALS.get(self.distance)
+        if differences is None:
+            name = getattr(self.distance, "__name__", type(self.distance).__name__)
+            known = ", ".join(sorted(one.__name__ for one in distances.RESIDUALS))
+            raise NotApplicable(f"The distance '{name}' is not a sum of squares; these are: {known}.")
+        sent = self._sent(observation)
+        names, observed = tuple(sent), tuple(sent.values())
+
+        def gaps(candidate: Candidate, evaluation: Evaluation) -> dict[str, Tensor]:
+            replayed = as_seen(observation, evaluation.signal)
+            return dict(zip(names, differences([replayed[name] for name in names], observed), strict=True))
+
+        return gaps
+
+    def _sent(self, observation: Observation) -> Signal:
+        """What is matched, by name."""
         modules = {name for name, _ in observation.model.named_modules()}
         features = {name: value for name, value in observation.signal.items() if name in modules}
         sent = observation.gradients or features
@@ -71,10 +98,4 @@ class Match:
         if self.largest is not None:
             ranked = sorted(sent, key=lambda name: float(sent[name].norm()), reverse=True)[: self.largest]
             sent = {name: value for name, value in sent.items() if name in ranked}
-        names, observed = tuple(sent), tuple(sent.values())
-
-        def mismatch(candidate: Candidate, evaluation: Evaluation) -> Tensor:
-            replayed = as_seen(observation, evaluation.signal)
-            return self.distance([replayed[name] for name in names], observed)
-
-        return mismatch
+        return sent

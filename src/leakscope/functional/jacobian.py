@@ -7,7 +7,7 @@ a few gradients.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final, cast, final
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from leakscope.random import fork
 
-__all__ = ["Jacobian", "dense_gram", "ritz"]
+__all__ = ["Jacobian", "dense_gram", "ritz", "unit_vectors"]
 
 _CHUNK: Final = 32
 _ENTRIES: Final = 8_000_000
@@ -44,6 +44,22 @@ class Jacobian:
     def transposed(self, rows: Sequence[Tensor]) -> Tensor:
         """Aᵀu for u given by blocks, one tensor per row block: (columns,)."""
         return self._pull(rows).flatten()
+
+    def blocks(self, rows: Tensor) -> list[Tensor]:
+        """A vector (rows,) as one tensor for each row block."""
+        return [part.view_as(v) for part, v in zip(rows.split([v.numel() for v in self._out]), self._out, strict=True)]
+
+    def apply(self, columns: Tensor) -> Tensor:
+        """A w for every row w of ``columns`` (k, columns): (k, rows)."""
+        if self._pulled is None:
+            return columns.new_zeros(len(columns), 0)
+        directions = columns.to(self._x).view(-1, *self._x.shape)
+        try:
+            moved = _grad([self._pulled], self._u, [directions], batch=len(directions))
+        except RuntimeError:  # an operation that cannot be batched: one direction at a time
+            each = [_grad([self._pulled], self._u, [w]) for w in directions]
+            moved = [torch.stack(block) for block in zip(*each, strict=True)]
+        return torch.cat([block.flatten(1) for block in moved], dim=1)
 
     def normal(self, columns: Tensor) -> Tensor:
         """AᵀA w for every row w of ``columns`` (k, columns): (k, columns)."""
@@ -92,16 +108,19 @@ def _grad(
     return [x.new_zeros((*lead, *x.shape)) if g is None else g for g, x in zip(maybe, inputs, strict=True)]
 
 
-def dense_gram(jacobian: Jacobian) -> Tensor:
-    """AᵀA, (n, n) in float64, a block of unit vectors at a time."""
+def unit_vectors(jacobian: Jacobian) -> Iterator[Tensor]:
+    """Every column's unit vector, as many at a time (k, columns) as their products may take memory."""
     n = jacobian.columns
     chunk = max(1, min(_CHUNK, _ENTRIES // max(jacobian.rows, 1)))
-    rows: list[Tensor] = []
     for start in range(0, n, chunk):
         basis = torch.zeros(min(chunk, n - start), n, dtype=torch.float64)
         basis[torch.arange(len(basis)), start + torch.arange(len(basis))] = 1
-        rows.append(jacobian.normal(basis).double().cpu())
-    gram = torch.cat(rows)
+        yield basis
+
+
+def dense_gram(jacobian: Jacobian) -> Tensor:
+    """AᵀA, (n, n) in float64, a block of unit vectors at a time."""
+    gram = torch.cat([jacobian.normal(basis).double().cpu() for basis in unit_vectors(jacobian)])
     return (gram + gram.T) / 2
 
 
