@@ -13,8 +13,9 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 
-from leakscope.attacks.differentiate import Differentiate, LossProtocol, Problem, agreement, exact, fast
+from leakscope.attacks.differentiate import Differentiate, LossProtocol, Problem, agreement
 from leakscope.attacks.member import Member
+from leakscope.attacks.micro_batches import ways
 from leakscope.attacks.optimisation import Optimisation
 from leakscope.attacks.settings import fingerprint
 from leakscope.errors import BadInput
@@ -63,7 +64,7 @@ def run_together(
             member.restore(kept)
     else:
         gradient, error = _choose(attack, problem, members[0])
-    differentiate: Differentiate = {"exact": exact, "fast": fast}[gradient]
+    differentiate: Differentiate = ways(observation)[gradient]
     started = saved_at = time.monotonic()
 
     def elapsed() -> float:
@@ -121,8 +122,9 @@ def _choose(attack: Optimisation, problem: Problem, member: Member) -> tuple[str
     wanted = attack.gradient == "fast" or (attack.gradient == "auto" and attack.optimiser.first_order)
     if not (possible and wanted):
         return "exact", None
-    _, quick = fast(problem, member.leaves, member.candidate, 0.0)
-    _, slow = exact(problem, member.leaves, member.candidate, 0.0)
+    by = ways(problem.observation)
+    _, quick = by["fast"](problem, member.leaves, member.candidate, 0.0)
+    _, slow = by["exact"](problem, member.leaves, member.candidate, 0.0)
     error = agreement(quick, slow)
     if error <= AGREE:
         return "fast", error

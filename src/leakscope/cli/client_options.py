@@ -48,6 +48,10 @@ class ClientOptions:
     split_at: Annotated[
         str | None, _client("Send the features at this module's output (split inference) in place of gradients.")
     ] = None
+    micro_batch: Annotated[
+        int | None,
+        _client("Images that go through the network at a time, where a batch does not fit into memory; same gradient."),
+    ] = None
     augment: Annotated[
         bool,
         _client("Flip, shift and jitter images before training: those are then recovered.", "--augment/--as-is"),
@@ -102,10 +106,14 @@ class ClientOptions:
         if self.augment:
             settings["augmentation"] = {"flip": 0.5, "pad": 4, "jitter": 0.2}
         if self.split_at is not None:
-            if trains or self.trainable or self.share_buffers:
+            if trains or self.trainable or self.share_buffers or self.micro_batch is not None:
                 raise BadInput("--split-at sends features: local training and its options do not go with it.")
             return client_from({"type": "split", "cut": self.split_at, **settings})
         settings |= {"reduction": self.reduction, "share_buffers": self.share_buffers}
+        if self.micro_batch is not None:
+            if trains:
+                raise BadInput("--micro-batch is for a client that sends one gradient, not for local training.")
+            settings["micro_batch"] = self.micro_batch
         if self.trainable:
             settings["trainable"] = tuple(self.trainable)
         return client_from({"type": "fedavg" if trains else "fedsgd", **settings, **local})

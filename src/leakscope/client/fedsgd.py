@@ -32,6 +32,8 @@ class FedSGD:
     without a generator runs with them off.
     ``precision``: what is sent is rounded to it. ``trainable``: patterns of the names of the parameters that are
     trained and sent (``head.*``); all that are not frozen by default.
+    ``micro_batch``: images that go through the network at a time, for batches that do not fit into memory; the gradient
+    is that of the whole batch all the same.
     """
 
     mode: Literal["train", "eval"] = "eval"
@@ -40,6 +42,7 @@ class FedSGD:
     stochastic: bool = False
     precision: Precision = "full"
     trainable: tuple[str, ...] = ()
+    micro_batch: int | None = None
 
     def __post_init__(self) -> None:
         if self.mode not in ("train", "eval"):
@@ -47,6 +50,28 @@ class FedSGD:
         if self.reduction not in ("mean", "sum"):
             raise BadInput(f"reduction is '{self.reduction}'; accepted: 'mean' or 'sum'.")
         check_precision(self.precision)
+        if self.micro_batch is not None and self.micro_batch < 1:
+            raise BadInput(f"micro_batch is {self.micro_batch}; it must be at least 1, or None for the whole batch.")
+        if self.micro_batch is not None and self.stochastic:
+            raise BadInput(
+                "micro_batch and stochastic do not go together: dropout draws its masks for whole batches."
+            )
+
+    def parts(self, model: VisionModel, count: int) -> list[tuple[slice, float]]:
+        """Which of ``count`` images go through the network together, and the weight of their loss in the batch's."""
+        size = self.micro_batch or count
+        if size >= count:
+            return [(slice(0, count), 1.0)]
+        anatomy = model.anatomy
+        if anatomy.mixes_in_evaluation or (self.mode == "train" and anatomy.mixes_samples):
+            raise BadInput(
+                f"{model.name} lets the images of a batch see one another (BatchNorm in train mode does), so they "
+                f"cannot go through it {size} at a time. Leave micro_batch out, or take evaluation mode."
+            )
+        starts = range(0, count, size)
+        mean = self.reduction == "mean"
+        sizes = [min(size, count - start) for start in starts]
+        return [(slice(start, start + n), n / count if mean else 1.0) for start, n in zip(starts, sizes, strict=True)]
 
     def leaves(self, model: VisionModel) -> dict[str, Tensor]:
         """The trainable parameters as leaves of a new graph, sharing memory with the model's own."""
@@ -84,10 +109,15 @@ class FedSGD:
     ) -> Signal:
         """The gradient by parameter name, and the new running statistics by buffer name where they are shared."""
         parameters, buffers = self.leaves(model), self.fresh_buffers(model)
-        loss = self.loss(model, images, labels, parameters=parameters, buffers=buffers, generator=generator)
-        found = gradients(loss, list(parameters.values()), create_graph=create_graph)
-        # A parameter the forward pass never used has no gradient, and no client sends one.
-        signal = {name: g for name, g in zip(parameters, found, strict=True) if g is not None}
+        signal: dict[str, Tensor] = {}
+        for where, weight in self.parts(model, len(images)):
+            part, their = images[where], labels[where]
+            loss = self.loss(model, part, their, parameters=parameters, buffers=buffers, generator=generator)
+            found = gradients(loss * weight, list(parameters.values()), create_graph=create_graph)
+            # A parameter the forward pass never used has no gradient, and no client sends one.
+            for name, g in zip(parameters, found, strict=True):
+                if g is not None:
+                    signal[name] = signal[name] + g if name in signal else g
         sent = signal | buffers if self.share_buffers else signal
         return {name: rounded(value, self.precision) for name, value in sent.items()}
 
