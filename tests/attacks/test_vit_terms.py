@@ -1,5 +1,6 @@
 """The terms of GradViT, GradInversion and APRIL: gradients against finite differences, and what each is for."""
 
+import os
 from dataclasses import replace
 
 import numpy as np
@@ -256,3 +257,37 @@ def test_the_best_counts_anew_when_the_weights_change(small):
     (trace,) = found.trace
     assert max(trace[:4]) < min(trace[4:])
     assert found.energy == min(trace[4:])
+
+
+def test_a_group_gives_the_same_bits_in_one_process_and_in_two(small, tmp_path):
+    """Four steps in two processes and, after they were cut off, the rest in one: the same as all of it in one."""
+    terms = (Weighted(term=Match(squared_l2)), Weighted(term=GroupConsistency(align="none"), weight=0.1))
+    alone = ls.Optimisation(terms=terms, steps=8, population=3)
+    kept = ls.Checkpoint(folder=tmp_path, every=0.0)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // 2))  # as many as each of two workers gets
+    told, steps = [], []
+
+    def interrupt(progress):
+        told.append((progress.step, progress.restart))
+        if progress.step == 5:
+            raise RuntimeError("killed")
+
+    try:
+        whole = alone(small, generator=seeded(3))
+        with pytest.raises(RuntimeError, match="killed"):
+            replace(alone, workers=2, checkpoint=kept)(small, generator=seeded(3), callback=interrupt)
+        resumed = replace(alone, checkpoint=kept)(small, generator=seeded(3), callback=lambda p: steps.append(p.step))
+    finally:
+        torch.set_num_threads(threads)
+    assert told == [(step, member) for step in range(1, 5) for member in range(3)] + [(5, 0)]
+    assert steps[0] == 5
+    assert resumed.trace == whole.trace
+    assert torch.equal(resumed.images, whole.images)
+    assert replace(alone, terms=terms[:1])(small, generator=seeded(3)).trace != whole.trace
+
+
+def test_a_refusal_in_a_worker_is_the_attacks_own(small):
+    terms = (Weighted(term=PositionDirection()), Weighted(term=GroupConsistency(align="none")))
+    with pytest.raises(ls.NotApplicable, match="no position embedding"):
+        ls.Optimisation(terms=terms, steps=2, population=2, workers=2)(small, generator=seeded(3))

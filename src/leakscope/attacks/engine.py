@@ -8,14 +8,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from leakscope.attacks.differentiate import Differentiate, LossProtocol, Problem, agreement
-from leakscope.attacks.member import Member
-from leakscope.attacks.micro_batches import ways
+from leakscope.attacks.crew import Crew, LocalCrew, Stand
 from leakscope.attacks.optimisation import Optimisation
 from leakscope.attacks.settings import fingerprint
 from leakscope.errors import BadInput
@@ -24,9 +22,6 @@ from leakscope.types import Callback, Observation, Outcome, Progress, Status
 __all__ = ["MemberResult", "run_together"]
 
 log = logging.getLogger(__name__)
-
-AGREE: Final = 0.02
-"""The largest relative error of the fast gradient, measured at the start, with which a run goes on using it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,47 +46,40 @@ def run_together(
     generator: torch.Generator,
     callback: Callback | None,
     seconds: float | None,
+    crew: Crew | None = None,
 ) -> list[MemberResult]:
-    """Run these members in lockstep, each seeing the others, within ``seconds``; resume from their checkpoint."""
-    problem = Problem.of(observation, attack.terms)
-    members = [Member(index, attack, observation, generator) for index in indices]
+    """Run these members in lockstep, each seeing the others, within ``seconds``; resume from their checkpoint.
+
+    They live in this process, or wherever ``crew`` has them.
+    """
+    crew = crew or LocalCrew(attack, observation, indices, generator)
     store = _Store.of(attack, observation, indices, generator)
     saved = store.load() if store else None
     step, spent = 0, 0.0
     if saved is not None:
         step, spent, gradient, error = saved["step"], saved["seconds"], saved["gradient"], saved["error"]
-        for member, kept in zip(members, saved["members"], strict=True):
-            member.restore(kept)
+        crew.restore(saved["members"])
     else:
-        gradient, error = _choose(attack, problem, members[0])
-    differentiate: Differentiate = ways(observation)[gradient]
+        gradient, error = crew.choose()
+    crew.start(gradient)
     started = saved_at = time.monotonic()
 
     def elapsed() -> float:
         return spent + time.monotonic() - started
 
     def state() -> dict[str, Any]:
-        return {
-            "step": step,
-            "seconds": elapsed(),
-            "gradient": gradient,
-            "error": error,
-            "members": [member.state() for member in members],
-        }
+        known = {"step": step, "seconds": elapsed(), "gradient": gradient, "error": error}
+        return known | {"members": crew.state()}
 
     ending = Outcome(status=Status.FINISHED, message=f"All {attack.steps} steps done.")
     try:
-        while step < attack.steps and any(member.outcome is None for member in members):
+        while step < attack.steps and crew.alive:
             if seconds is not None and elapsed() >= seconds:
                 ending = Outcome(status=Status.OUT_OF_TIME, message=f"{seconds:.0f} s were up at step {step}.")
                 break
-            for member in members:
-                if member.outcome is not None:
-                    continue
-                peers = tuple(m.candidate().images.detach() for m in members if m is not member)
-                member.advance(step, problem, differentiate, peers)
+            for stand in crew.advance(step):
                 if callback is not None:
-                    callback(_progress(attack, member, step, elapsed()))
+                    callback(_progress(attack, stand, step, elapsed()))
             step += 1
             if store and time.monotonic() - saved_at >= store.every:
                 store.save(state())
@@ -103,46 +91,30 @@ def run_together(
     evidence: dict[str, object] = {"gradient": gradient, "gradient_error": error}
     return [
         MemberResult(
-            index=member.index,
-            images=member.images(),
-            labels=member.labels(),
-            energy=member.best,
-            outcome=member.outcome or ending,
-            trace=tuple(member.trace),
-            seconds=elapsed() / len(members),
-            evidence=evidence | {"labels": member.label_source},
+            index=found.index,
+            images=found.images,
+            labels=found.labels,
+            energy=found.energy,
+            outcome=found.outcome or ending,
+            trace=found.trace,
+            seconds=elapsed() / len(indices),
+            evidence=evidence | {"labels": found.label_source},
         )
-        for member in members
+        for found in crew.found()
     ]
 
 
-def _choose(attack: Optimisation, problem: Problem, member: Member) -> tuple[str, float | None]:
-    """Which gradient to use, and the fast one's relative error where it was measured."""
-    possible = isinstance(problem.observation.protocol, LossProtocol)
-    wanted = attack.gradient == "fast" or (attack.gradient == "auto" and attack.optimiser.first_order)
-    if not (possible and wanted):
-        return "exact", None
-    by = ways(problem.observation)
-    _, quick = by["fast"](problem, member.leaves, member.candidate, 0.0)
-    _, slow = by["exact"](problem, member.leaves, member.candidate, 0.0)
-    error = agreement(quick, slow)
-    if error <= AGREE:
-        return "fast", error
-    log.warning("The fast gradient is off by %.2g here: this run uses the exact one.", error)
-    return "exact", error
-
-
-def _progress(attack: Optimisation, member: Member, step: int, seconds: float) -> Progress:
+def _progress(attack: Optimisation, stand: Stand, step: int, seconds: float) -> Progress:
     return Progress(
         step=step + 1,
         steps=attack.steps,
-        loss=member.trace[-1],
-        best=member.best,
+        loss=stand.loss,
+        best=stand.best,
         seconds=seconds,
-        restart=member.index,
+        restart=stand.index,
         restarts=attack.population,
-        images=member.images,
-        labels=member.labels,
+        images=stand.images,
+        labels=stand.labels,
     )
 
 

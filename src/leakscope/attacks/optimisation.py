@@ -70,7 +70,8 @@ class Optimisation:
     ``view``: what the loop is shown of the observation, for attacks that take it for something simpler than it is.
     ``noise``: after every step, Gaussian noise of this share of the learning rate is added to the leaf (GradInversion).
     ``workers``: processes to spread restarts over; ``checkpoint`` and ``workers`` do not belong to the method. Restarts
-    that see one another (:class:`~leakscope.attacks.terms.group.GroupConsistency`) take turns in one process.
+    that see one another (:class:`~leakscope.attacks.terms.group.GroupConsistency`) keep step, whoever runs them: each
+    sees the others as they stood before the step.
 
     Losses under different weights cannot be compared: when a term's schedule changes, the lowest loss counts anew.
     """

@@ -6,7 +6,6 @@ Two single-threaded processes get more done on two cores than one process with t
 from __future__ import annotations
 
 import multiprocessing
-import os
 import threading
 from collections.abc import Generator
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -20,7 +19,8 @@ import torch
 from leakscope.attacks.engine import MemberResult, run_together
 from leakscope.attacks.optimisation import Optimisation
 from leakscope.attacks.terms.base import sees_peers
-from leakscope.models.sources import run_file, user_files
+from leakscope.attacks.workers import RemoteCrew, prepare_worker, threads_for
+from leakscope.models.sources import user_files
 from leakscope.types import Callback, Observation, Progress, Reconstruction, Status
 
 __all__ = ["run"]
@@ -31,15 +31,12 @@ def run(
 ) -> Reconstruction:
     """Every member of the population; the reconstruction is the member with the lowest loss measured."""
     together = attack.population > 1 and any(sees_peers(weighted.term) for weighted in attack.terms)
-    workers = 1 if together else min(attack.workers, attack.population)
+    workers = min(attack.workers, attack.population)
     # Members run side by side in workers and one after the other within each: the time is shared out evenly.
     rounds = -(-attack.population // workers)
     seconds = None if attack.stop.seconds is None else attack.stop.seconds / rounds
     if together:
-        everyone = range(attack.population)
-        results = run_together(
-            attack, observation, everyone, generator=generator, callback=callback, seconds=attack.stop.seconds
-        )
+        results = _in_lockstep(attack, observation, generator, callback, workers)
     elif workers > 1:
         results = _in_processes(attack, observation, generator, callback, seconds, workers)
     else:
@@ -64,6 +61,32 @@ def run(
     )
 
 
+def _in_lockstep(
+    attack: Optimisation,
+    observation: Observation,
+    generator: torch.Generator,
+    callback: Callback | None,
+    workers: int,
+) -> list[MemberResult]:
+    """Members that see one another, in this process or spread over ``workers`` that exchange pictures every step."""
+    crew = RemoteCrew(attack, observation, generator, workers=workers) if workers > 1 else None
+    try:
+        results = run_together(
+            attack,
+            observation,
+            range(attack.population),
+            generator=generator,
+            callback=callback,
+            seconds=attack.stop.seconds,
+            crew=crew,
+        )
+    finally:
+        if crew is not None:
+            crew.close()
+    # Each member's share of the time, as if its worker had worked for it alone.
+    return [replace(result, seconds=result.seconds * workers) for result in results]
+
+
 def _in_processes(
     attack: Optimisation,
     observation: Observation,
@@ -74,10 +97,9 @@ def _in_processes(
 ) -> list[MemberResult]:
     """The same members in ``workers`` processes. New interpreters, not forks: a fork of a threaded process can hang."""
     context = multiprocessing.get_context("spawn")
-    threads = max(1, (os.cpu_count() or 1) // workers)
     news: Queue[Progress | None] = context.Queue()
     pool = ProcessPoolExecutor(
-        workers, mp_context=context, initializer=_start_worker, initargs=(threads, news, user_files())
+        workers, mp_context=context, initializer=_start_worker, initargs=(threads_for(workers), news, user_files())
     )
     alone = replace(attack, workers=1)
     state = generator.get_state()
@@ -109,19 +131,8 @@ _news: Queue[Progress | None] | None = None
 
 def _start_worker(threads: int, news: Queue[Progress | None], files: tuple[Path, ...]) -> None:
     global _news
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    for file in files:  # a model from a user's file can only be received where that file has run
-        run_file(file)
+    prepare_worker(threads, files)
     _news = news
-    torch.set_num_threads(threads)
-
-
-def _end_with_parent() -> None:
-    """A parent that was killed cannot stop its workers: they watch it, and end with it."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def _run_in_worker(

@@ -53,9 +53,7 @@ class FedSGD:
         if self.micro_batch is not None and self.micro_batch < 1:
             raise BadInput(f"micro_batch is {self.micro_batch}; it must be at least 1, or None for the whole batch.")
         if self.micro_batch is not None and self.stochastic:
-            raise BadInput(
-                "micro_batch and stochastic do not go together: dropout draws its masks for whole batches."
-            )
+            raise BadInput("micro_batch and stochastic do not go together: dropout draws its masks for whole batches.")
 
     def parts(self, model: VisionModel, count: int) -> list[tuple[slice, float]]:
         """Which of ``count`` images go through the network together, and the weight of their loss in the batch's."""
