@@ -14,7 +14,6 @@ from leakscope.attacks.differentiate import LossProtocol, Problem, agreement
 from leakscope.attacks.member import Member
 from leakscope.attacks.micro_batches import ways
 from leakscope.attacks.optimisation import Optimisation
-from leakscope.attacks.terms.base import sees_peers
 from leakscope.types import Observation, Outcome
 
 __all__ = ["Choice", "Crew", "Found", "LocalCrew", "Sights", "Stand"]
@@ -28,7 +27,7 @@ Choice = tuple[str, float | None]
 """Which gradient is used, and the fast one's relative error where it was measured."""
 
 Sights = Mapping[int, Tensor]
-"""What each member shows the others: its images, detached. Empty where no term looks at them."""
+"""What each member shows the others: its images, detached."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +98,6 @@ class LocalCrew:
         self._ways = ways(observation)
         self._members = [Member(index, attack, observation, generator) for index in indices]
         self._differentiate = self._ways["exact"]
-        self._looking = any(sees_peers(weighted.term) for weighted in attack.terms)
 
     @property
     def alive(self) -> bool:
@@ -123,16 +121,16 @@ class LocalCrew:
         self._differentiate = self._ways[gradient]
 
     def sights(self) -> dict[int, Tensor]:
-        if not self._looking:
-            return {}
+        """Each member's images, detached."""
         return {member.index: member.candidate().images.detach().clone() for member in self._members}
 
     def advance(self, step: int, sights: Sights | None = None) -> Iterator[Stand]:
         """``sights`` are those of every member, this process's or not; by default there are only these."""
-        seen = self.sights() if sights is None else sights
+        if sights is None:
+            sights = self.sights() if len(self._members) > 1 else {}
         for member in self._members:
             if member.outcome is None:
-                peers = tuple(images for index, images in sorted(seen.items()) if index != member.index)
+                peers = tuple(images for index, images in sorted(sights.items()) if index != member.index)
                 member.advance(step, self._problem, self._differentiate, peers)
                 yield Stand(
                     index=member.index,

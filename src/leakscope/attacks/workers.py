@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -69,7 +70,11 @@ class RemoteCrew:
             process.start()
             theirs.close()
             self._workers.append(_Worker(pipe=mine, process=process))
-        self._ask_all("pictures")
+        try:
+            self._ask_all("pictures")
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def alive(self) -> bool:
@@ -147,7 +152,7 @@ class _Worker:
     def receive_with_pictures(self) -> tuple[Any, dict[int, Any]]:
         try:
             answer, pictures = self.pipe.recv()
-        except EOFError as error:
+        except (EOFError, OSError) as error:
             raise LeakscopeError("A worker process ended before its work was done; its own output says why.") from error
         self.due -= 1
         if isinstance(answer, BaseException):
@@ -177,7 +182,7 @@ def _serve(
     while True:
         try:
             what, given = pipe.recv()
-        except EOFError:
+        except (EOFError, OSError):  # closed, or reset with an answer still unread
             return
         try:
             crew = crew or LocalCrew(attack, observation, indices, generator)
@@ -186,7 +191,8 @@ def _serve(
             pictures = {index: images.cpu().numpy() for index, images in crew.sights().items()}
         except Exception as error:  # raised where the attack was started
             answer, pictures = error, {}
-        pipe.send((answer, pictures))
+        with suppress(OSError):  # nobody waits for it any more
+            pipe.send((answer, pictures))
 
 
 def _answer(crew: LocalCrew, observation: Observation, what: str, given: tuple[Any, ...]) -> object:
