@@ -291,6 +291,13 @@ _PAPERS: Final = (
         year=2021,
     ),
     Paper(
+        key="zhong2021",
+        authors="Zhong, Yaoyao and Deng, Weihong",
+        title="Face Transformer for Recognition",
+        venue="arXiv:2103.14803",
+        year=2021,
+    ),
+    Paper(
         key="levenberg1944",
         authors="Levenberg, Kenneth",
         title="A Method for the Solution of Certain Non-Linear Problems in Least Squares",

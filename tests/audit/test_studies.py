@@ -39,6 +39,7 @@ CASES = {
     "training-time": lambda: setup("leakscope:mlp?hidden=16", 8),
     "architectures": lambda: setup("leakscope:mlp?hidden=16", 32, ("cat",), steps=1),
     "cut": setup,
+    "position": lambda: setup("leakscope:april-b?dim=64&depth=1", 16, ("cat",)),
     "defences": lambda: setup("leakscope:mlp?hidden=16", 8),
 }
 
@@ -47,7 +48,7 @@ def test_every_study_is_tried_here():
     assert set(STUDIES) == set(CASES)
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in ("architectures", "defences")])
+@pytest.mark.parametrize("name", [name for name in CASES if name not in ("architectures", "defences", "position")])
 def test_a_study_makes_a_table_and_a_figure(name, tmp_path):
     made = CASES[name]()
     state = {key: value.clone() for key, value in made.model.state_dict().items()}
@@ -149,3 +150,26 @@ def test_parts_of_the_gradient_are_complete():
     lenet = ls.load_model("leakscope:lenet-dlg", num_classes=10, image_size=16, seed=0)
     assert list(thirds(lenet)) == ["block 1", "block 2", "block 3", "head"]
     assert len(cuts(vit)) == 8
+
+
+def test_without_the_position_gradient_there_are_twins(tmp_path):
+    """APRIL's: the distance of gradients says that the attack succeeded, the picture says otherwise."""
+    made = setup("leakscope:april-b?dim=32&depth=1", 8, ("cat",), attack="idlg", steps=8)
+    rows = run_study(STUDIES["position"].value, made, tmp_path)
+    by = {(row.at["position gradient"], row.at["attack"]): row for row in rows}
+    assert len(by) == 9
+    assert by["shared", "idlg"].extra["finding"] == by["shared", "patch-embedding"].extra["finding"] == "recovered"
+    assert by["withheld", "idlg"].extra["finding"] == "twin"
+    assert by["withheld", "idlg"].extra["gradient distance"] < 0.02
+    assert by["shared", "patch-embedding"].extra["gradient distance"] < 1e-2
+    assert by["withheld", "patch-embedding"].status == "refused"
+    for row in rows:
+        if row.metrics:
+            right, near = row.metrics["psnr"] >= 20, row.extra["gradient distance"] <= 0.1
+            assert row.extra["finding"] == ("recovered" if right else "twin" if near else "missed")
+    again = run_study(STUDIES["position"].value, made, tmp_path)
+    assert [row.extra for row in again] == [row.extra for row in rows]
+    table = list(csv.DictReader((tmp_path / "table.csv").open(encoding="utf-8")))
+    assert {row["finding"] for row in table} >= {"recovered"}
+    with pytest.raises(ls.BadInput, match="no position embedding"):
+        run_study(STUDIES["position"].value, setup(), tmp_path / "other")

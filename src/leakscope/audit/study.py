@@ -73,11 +73,16 @@ class Setup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """Where on the axes, and the case there. ``extra`` are further columns that are known without an attack."""
+    """Where on the axes, and the case there.
+
+    ``extra`` are further columns that are known without an attack, ``after`` gives those that follow from its record,
+    which lies in the folder beside what came back.
+    """
 
     at: Mapping[str, str | float]
     case: Case
-    extra: Mapping[str, float] = field(default_factory=dict[str, float])
+    extra: Mapping[str, str | float] = field(default_factory=dict[str, str | float])
+    after: Callable[[Case, Record, Path], Mapping[str, str | float]] | None = None
 
     @property
     def slug(self) -> str:
@@ -95,7 +100,7 @@ class Row:
     message: str
     metrics: Mapping[str, float]
     best: Mapping[str, float]
-    extra: Mapping[str, float]
+    extra: Mapping[str, str | float]
     folder: str
 
 
@@ -188,7 +193,10 @@ def _run(point: Point, out: Path, callback: Callback | None) -> Row:
         record = invert(point.case, folder, callback=callback).record
     except NotApplicable as refusal:
         return _row(point, folder, REFUSED, str(refusal), {}, {})
-    return _row(point, folder, record.status, record.message, *_summary(record))
+    row = _row(point, folder, record.status, record.message, *_summary(record))
+    if point.after is None or not record.pictures:
+        return row
+    return replace(row, extra={**row.extra, **point.after(point.case, record, folder)})
 
 
 def _summary(record: Record) -> tuple[dict[str, float], dict[str, float]]:
@@ -247,8 +255,8 @@ def _write(study: Study, setup: Setup, rows: list[Row], out: Path) -> None:
         part.write_text(_table(rows), encoding="utf-8")
 
 
-def _finite(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)
+def _finite(value: str | float) -> float | str:
+    return value if isinstance(value, str) or math.isfinite(value) else str(value)
 
 
 def _table(rows: list[Row]) -> str:

@@ -178,7 +178,7 @@ def _table(chosen: Study, rows: Sequence[Row]) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         numbers = [row.metrics.get(name) for name in shown] + [row.extra.get(name) for name in extra]
-        cells = ["" if number is None else cell(number) for number in numbers]
+        cells = ["" if n is None else n if isinstance(n, str) else cell(n) for n in numbers]
         cells[0] = cells[0] or row.status
         table.add_row(*(Text(str(row.at.get(axis, ""))) for axis in axes), *cells)
     return table

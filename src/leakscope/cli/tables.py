@@ -15,7 +15,10 @@ __all__ = ["cell", "score_table"]
 
 
 def score_table(record: Record) -> Table:
-    """A row per image: whether its label came back, and every metric; then the mean, where there are several images."""
+    """A row per image: whether its label came back, and every metric; then the mean, where there are several images.
+
+    Last, what a blind guess would reach, for the metrics that know it (identification).
+    """
     better: dict[str, bool] = record.scores["higher_is_better"]
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("image", no_wrap=True)
@@ -36,6 +39,9 @@ def score_table(record: Record) -> Table:
             *(cell(sum(known) / len(known)) if known else "" for known in means),
             style="dim",
         )
+    chance: dict[str, float] = record.scores.get("chance", {})
+    if chance:
+        table.add_row("chance", "", *(cell(chance[name]) if name in chance else "" for name in better), style="dim")
     return table
 
 
