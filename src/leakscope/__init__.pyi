@@ -1,7 +1,9 @@
 # The public names, spelled out, and where each lives. The package loads them from here, on first use.
 
-from .attacks import ATTACKS, Checkpoint, Optimisation, Stop, attack, recover_labels, register_attack
+from .attacks import ATTACKS, Checkpoint, Optimisation, Stop, attack, from_attack, recover_labels, register_attack
 from .attacks.analytic.scan import analytic_scan
+from .attacks.learned.inverter import Inverter
+from .attacks.learned.learned import LearnedAttack, load_inverter
 from .client import (
     Adam,
     Augmentation,
@@ -59,8 +61,10 @@ __all__ = [
     "FedAvg",
     "FedSGD",
     "InputSpec",
+    "Inverter",
     "Knows",
     "LeakscopeError",
+    "LearnedAttack",
     "Metric",
     "MissingExtra",
     "MissingKnowledge",
@@ -87,7 +91,9 @@ __all__ = [
     "bundled_names",
     "client_from",
     "defence",
+    "from_attack",
     "joined",
+    "load_inverter",
     "load_model",
     "metric",
     "observe",

@@ -132,6 +132,13 @@ _PAPERS: Final = (
         year=2022,
     ),
     Paper(
+        key="dong2022",
+        authors=("Dong, Xin and Yin, Hongxu and Alvarez, Jose M. and Kautz, Jan and Molchanov, Pavlo and Kung, H. T."),
+        title="Privacy Vulnerability of Split Computing to Data-Free Model Inversion Attacks",
+        venue="BMVC",
+        year=2022,
+    ),
+    Paper(
         key="wu2023",
         authors="Wu, Ruihan and Chen, Xiangyu and Guo, Chuan and Weinberger, Kilian Q.",
         title="Learning to Invert: Simple Adaptive Attacks for Gradient Inversion in Federated Learning",

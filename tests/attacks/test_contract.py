@@ -7,7 +7,7 @@ import leakscope as ls
 from leakscope.attacks.configure import options_of
 from leakscope.testing.contract import ContractBroken, check_attack
 
-QUICK = {"steps": 2, "solver": "cg", "iterations": 2}
+QUICK = {"steps": 2, "solver": "cg", "iterations": 2, "hidden": 8, "bins": 512, "width": 64}
 """Options that only cost time; an attack takes those it has (closed forms take no steps)."""
 
 

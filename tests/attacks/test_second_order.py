@@ -213,5 +213,28 @@ def test_mid_grey_is_half_whatever_the_normalisation():
     attack = ls.Optimisation(terms=(Weighted(term=Match(squared_l2)),), steps=1, init=MidGrey(noise=0.0))
     attack(seen, generator=seeded(), callback=lambda p: starts.append(p.images()))
     torch.testing.assert_close(starts[0], torch.full_like(starts[0], 0.5))
-    with pytest.raises(ls.BadInput, match="draws pixels"):
-        replace(attack, decode=lambda seen: None)
+
+
+def test_a_picture_is_encoded_where_the_search_is_over_coordinates():
+    """Coordinates that are half of the normalised picture."""
+
+    class Halved:
+        def __init__(self, shape):
+            self.shape = shape
+
+        def __call__(self, free):
+            return 2 * free
+
+        def encode(self, inputs):
+            return inputs / 2
+
+    seen, _ = target("leakscope:april-b?dim=32&depth=1", size=8, dtype=torch.float32)
+    starts = []
+    attack = ls.Optimisation(
+        terms=(Weighted(term=Match(squared_l2)),),
+        steps=1,
+        init=MidGrey(noise=0.0),
+        decode=lambda seen: Halved((seen.batch_size, *seen.input.shape)),
+    )
+    attack(seen, generator=seeded(), callback=lambda p: starts.append(p.images()))
+    torch.testing.assert_close(starts[0], torch.full_like(starts[0], 0.5))

@@ -12,7 +12,7 @@ from leakscope.attacks.closure import Closure
 from leakscope.attacks.decoders import Pixels
 from leakscope.attacks.differentiate import Differentiate, Problem
 from leakscope.attacks.optimisation import Optimisation, Stop
-from leakscope.attacks.parts import Projection, in_pixels
+from leakscope.attacks.parts import Projection, Start
 from leakscope.attacks.terms import Candidate
 from leakscope.random import fork
 from leakscope.types import Observation, Outcome, Status
@@ -30,9 +30,11 @@ class Member:
         shape = (observation.batch_size, *observation.input.shape)
         self._decoder = Pixels(shape=shape) if attack.decode is None else attack.decode(observation)
         guess = attack.labels(observation, fork(generator, f"restart/{index}/labels"))
-        start = attack.init(self._decoder.shape, fork(generator, f"restart/{index}/init"))
-        if in_pixels(attack.init):
-            start = model.normalise(start.to(**like))
+        draw = fork(generator, f"restart/{index}/init")
+        if isinstance(attack.init, Start):
+            start = self._decoder.encode(attack.init.start(observation, None if guess.soft else guess.values, draw))
+        else:
+            start = attack.init(self._decoder.shape, draw)
         self.index = index
         self.label_source, self._soft = guess.source, guess.soft
         self._attack, self._model = attack, model

@@ -17,10 +17,10 @@ from leakscope.attacks.parts import (
     OptimiserSpec,
     Projection,
     Schedule,
+    Start,
     Transform,
     adam,
     constant,
-    in_pixels,
     normal,
 )
 from leakscope.attacks.second_order import LevenbergMarquardt
@@ -65,7 +65,7 @@ class Optimisation:
     exact one at the start, which takes over if they disagree), or ``"auto"``: fast for first-order optimisers.
     ``optimiser``: one of ``torch.optim``, by a value that describes it, or :class:`LevenbergMarquardt`.
     ``decode``: search the coordinates of a decoder made for the observation (a confined space, a generator) in place of
-    pixels; ``init`` then draws coordinates, and ``project`` acts on the pictures they decode to.
+    pixels; ``init`` then draws coordinates (a picture is encoded), and ``project`` acts on the pictures they decode to.
     ``filter``: smooth the candidate once in so many steps, before it is projected.
     ``view``: what the loop is shown of the observation, for attacks that take it for something simpler than it is.
     ``noise``: after every step, Gaussian noise of this share of the learning rate is added to the leaf (GradInversion).
@@ -79,7 +79,7 @@ class Optimisation:
     terms: tuple[Weighted, ...]
     steps: int
     labels: LabelSource = known_or_recovered
-    init: Initialiser = normal
+    init: Initialiser | Start = normal
     optimiser: OptimiserSpec | LevenbergMarquardt = field(default_factory=lambda: adam(0.1))
     schedule: Schedule = constant
     transforms: tuple[Transform, ...] = ()
@@ -108,10 +108,6 @@ class Optimisation:
             if any(idle):
                 given = ", ".join(name for name, set_ in zip(named, idle, strict=True) if set_)
                 raise BadInput(f"Levenberg–Marquardt takes no gradient steps: {given} would do nothing. Leave it out.")
-        if self.decode is not None and in_pixels(self.init):
-            raise BadInput(
-                "The initialiser draws pixels, but the search is over a decoder's coordinates: take another."
-            )
         if not self.terms:
             raise BadInput("There is nothing to minimise: at least one term is needed.")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Final, final
+from typing import Final, Protocol, final, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -16,12 +16,14 @@ from torch import Tensor
 from leakscope.errors import BadInput
 from leakscope.functional.filters import median_filter
 from leakscope.models import VisionModel
+from leakscope.types import Observation
 
 __all__ = [
     "DecayAt",
     "Filter",
     "MidGrey",
     "OptimiserSpec",
+    "Start",
     "adam",
     "adamw",
     "box",
@@ -29,7 +31,6 @@ __all__ = [
     "cosine_decay",
     "decay_at",
     "grey",
-    "in_pixels",
     "lbfgs",
     "median",
     "normal",
@@ -40,6 +41,15 @@ __all__ = [
 # --- Initialisers: (shape, generator) -> normalised inputs ------------------------------------------------------------
 
 Initialiser = Callable[[tuple[int, ...], torch.Generator], Tensor]
+
+
+@runtime_checkable
+class Start(Protocol):
+    """An initialiser that gives pictures, and may look at the observation; a decoder takes their coordinates."""
+
+    def start(self, observation: Observation, labels: Tensor | None, generator: torch.Generator) -> Tensor:
+        """Normalised images (B, C, H, W), in the order of these labels where it can tell them apart."""
+        ...
 
 
 def normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
@@ -62,17 +72,12 @@ def grey(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
 class MidGrey:
     """Pixels of ½, disturbed by N(0, ``noise``²): nowhere near a picture, and not far from any."""
 
-    in_pixels: ClassVar[bool] = True
-
     noise: float = 0.02
 
-    def __call__(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        return 0.5 + self.noise * torch.randn(shape, generator=generator)
-
-
-def in_pixels(init: Initialiser) -> bool:
-    """Whether an initialiser draws pixels in place of normalised inputs: it says so in ``in_pixels``."""
-    return bool(getattr(init, "in_pixels", False))
+    def start(self, observation: Observation, labels: Tensor | None, generator: torch.Generator) -> Tensor:
+        model = observation.model
+        noise = torch.randn((observation.batch_size, *observation.input.shape), generator=generator)
+        return model.normalise((0.5 + self.noise * noise).to(model.mean))
 
 
 # --- Optimisers: torch.optim, described by a value --------------------------------------------------------------------

@@ -17,6 +17,7 @@ from leakscope.cli import (
     check,
     demo,
     describe,
+    fit,
     gate,
     init,
     invert,
@@ -92,6 +93,7 @@ app.command("audit")(audit.audit)
 app.command("report")(report.report)
 app.command("serve")(serve.serve)
 app.command("invert")(invert.invert)
+app.command("fit")(fit.fit)
 app.command("scan")(scan.scan)
 app.command("check")(check.check)
 app.command("gate")(gate.gate)

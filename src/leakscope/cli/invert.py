@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -67,9 +68,31 @@ def invert(
     threat: Annotated[
         str,
         typer.Option(
-            help="What the server knows: honest-server; labels, too; or statistics on top.", rich_help_panel=PANEL
+            help="What the server knows: honest-server; labels, too; statistics on top; public-data on top.",
+            rich_help_panel=PANEL,
         ),
     ] = "honest-server",
+    public: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="IMAGES",
+            help="Images that the server has, for attacks that are fitted; may be repeated.",
+            rich_help_panel=PANEL,
+        ),
+    ] = None,
+    inverter: Annotated[
+        Path | None, typer.Option(help="Invert with this file of leakscope fit, in place of an attack.")
+    ] = None,
+    any_weights: Annotated[
+        bool, typer.Option("--any-weights/--same-weights", help="Trust the inverter on other weights of its model.")
+    ] = False,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ATTACK|FILE",
+            help="Start the optimisation from what this attack or inverter brings back, not noise.",
+        ),
+    ] = None,
     restarts: Annotated[
         int | None, typer.Option(help="Independent starts; the lowest loss is kept.", rich_help_panel=_RUN)
     ] = None,
@@ -108,13 +131,15 @@ def invert(
     Writes each original beside its reconstruction, a contact sheet, the loss curve and record.json. Ctrl-C keeps what
     is done; the same command again goes on from there.
     """
-    from leakscope.attacks import Optimisation
+    from leakscope.attacks import Optimisation, from_attack
+    from leakscope.attacks.learned.inverter import Inverter
+    from leakscope.attacks.learned.learned import load_inverter
     from leakscope.audit.images import load_images, pieces
     from leakscope.audit.run import CHECKPOINT, Case
     from leakscope.audit.store import ensure_writable
     from leakscope.models import load_model
     from leakscope.report.pictures import overview
-    from leakscope.types import Status
+    from leakscope.types import Knows, Status
 
     if batch_size is not None and batch_size < 1:
         raise BadInput(f"--batch-size is {batch_size}; it must be at least 1.")
@@ -132,14 +157,27 @@ def invert(
         pairs=settings or [],
     )
     jobs = configured.workers if isinstance(configured, Optimisation) else 1
+    if start is not None and (inverter is not None or not isinstance(configured, Optimisation)):
+        raise BadInput("--start is for attacks that optimise; this one has no start.")
     knowledge, classes = threat_named(threat), parse_labels(labels, labels_file)
     protocol = client.client()
-    out = out or Path("out") / re.sub(r"[^\w.-]+", "-", f"{attack}-{model}").strip("-")
+    title = attack if inverter is None else inverter.stem
+    out = out or Path("out") / re.sub(r"[^\w.-]+", "-", f"{title}-{model}").strip("-")
     ensure_writable(out)
     vision = load_model(
         model, num_classes=num_classes, image_size=image_size, channels=channels, seed=model_seed, weights=weights
     )
     loaded = load_images(images, vision.input, classes)
+    known = load_images(public, vision.input).batch if public else None
+    if inverter is not None:
+        fitted = load_inverter(inverter, vision, any_weights=any_weights)
+        configured, attack, known = fitted, fitted.attack, known or fitted.public
+    elif start is not None and isinstance(configured, Optimisation):
+        first = load_inverter(Path(start), vision, any_weights=any_weights) if Path(start).is_file() else start
+        known = known or (first.public if isinstance(first, Inverter) else None)
+        configured = replace(configured, init=from_attack(first))
+    if known is not None:  # a server that has images knows that it has them
+        knowledge = knowledge.plus(Knows.PUBLIC_DATA)
     for line in (*loaded.notices, *client.notices()):
         notice(line)
     if weights is None and not model.partition(":")[0].endswith(".py"):
@@ -152,6 +190,7 @@ def invert(
             batch=batch,
             client=protocol,
             threat=knowledge,
+            public=known,
             attack_name=attack,
             attack=configured,
             seed=seed,

@@ -88,11 +88,12 @@ def threat_named(name: str) -> ThreatModel:
     """A rung of the ladder of threat models by the name that the command line gives it."""
     from leakscope.client import threats
 
-    # The higher rungs know public data or the defence, neither of which this command line can hand over yet.
+    # The highest rung knows the defence, which this command line cannot hand over.
     rungs = {
         "honest-server": threats.HONEST_SERVER,
         "labels": threats.WITH_LABELS,
         "statistics": threats.WITH_STATISTICS,
+        "public-data": threats.WITH_PUBLIC_DATA,
     }
     if name not in rungs:
         raise UnknownName("threat model", name, rungs)

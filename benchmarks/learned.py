@@ -1,0 +1,178 @@
+"""Learned attacks on CIFAR-10: LTI against coarse GIT, under noise, as a start for optimisation; DCI by cut.
+
+    python benchmarks/learned.py lenet --data cifar10.zip [--pairs 10000] [--minutes 4] [--only git-coarse,lti]
+    python benchmarks/learned.py noise --data cifar10.zip [--pairs 10000] [--minutes 4]
+    python benchmarks/learned.py start --data cifar10.zip [--pairs 10000] [--images 10] [--steps 300]
+    python benchmarks/learned.py split --data cifar10.zip [--weights cifar10-resnet20.safetensors]
+
+One thread. Every fit gets the same pairs and about the same minutes of CPU time: a few steps are timed, and the rest of
+the minutes is divided by them. Test images are CIFAR-10's own; fits see training images only and
+choose their best point by some of those. One line for each: MSE, PSNR, SSIM over all test images, and the time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import time
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+import leakscope as ls
+from leakscope.attacks.learned.inverter import Inverter
+from leakscope.attacks.learned.learned import LearnedAttack
+from leakscope.attacks.learned.pairs import replay_many
+
+METRICS = ["mse", "psnr", "ssim"]
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def cifar(path: Path, part: str, count: int, seed: int = 0) -> ls.Batch:
+    """``count`` images of CIFAR-10's ``part`` (train, test), drawn from the zip of image folders."""
+    with zipfile.ZipFile(path) as archive:
+        names = sorted(name for name in archive.namelist() if name.endswith(".jpg"))
+        classes = sorted({name.split("/")[-2] for name in names})
+        own = [name for name in names if name.split("/")[-3] == part]
+        picked = [own[i] for i in torch.randperm(len(own), generator=seeded(seed))[:count].tolist()]
+        pixels = [np.asarray(Image.open(io.BytesIO(archive.read(name))).convert("RGB")) for name in picked]
+    images = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).float() / 255
+    return ls.Batch(images=images, labels=torch.tensor([classes.index(name.split("/")[-2]) for name in picked]))
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AbsoluteNoise(ls.Defence):
+    """g + N(0, std²), whatever the size of g: as the GIT paper states its noise."""
+
+    std: float
+
+    def __call__(
+        self, signal: Mapping[str, Tensor], *, setting: object, generator: torch.Generator
+    ) -> Mapping[str, Tensor]:
+        return {n: v + self.std * torch.randn(v.shape, generator=generator) for n, v in signal.items()}
+
+
+def scores(images: Tensor, truth: ls.Batch) -> dict[str, float]:
+    """Means over images, each scored by itself."""
+    values: dict[str, list[float]] = {name: [] for name in METRICS}
+    outcome = ls.Outcome(status=ls.Status.FINISHED, message="")
+    for index in range(len(truth)):
+        one = ls.Batch(images=truth.images[index : index + 1], labels=truth.labels[index : index + 1])
+        made = ls.Reconstruction(
+            images=images[index : index + 1].clamp(0, 1), labels=one.labels, energy=0, outcome=outcome
+        )
+        for name in METRICS:
+            values[name].append(float(ls.score(made, one, [name])[name][0]))
+    return {name: sum(found) / len(found) for name, found in values.items()}
+
+
+def say(what: str, found: Mapping[str, float], more: str = "") -> None:
+    print(f"{what:<34} MSE {found['mse']:.5f}  PSNR {found['psnr']:6.2f}  SSIM {found['ssim']:.3f}  {more}", flush=True)
+
+
+def within(
+    name: str,
+    minutes: float,
+    public: ls.Batch,
+    model: ls.VisionModel,
+    protocol: ls.ClientProtocol,
+    defences: tuple[ls.Defence, ...] = (),
+    **options: object,
+) -> Inverter:
+    """Fit ``name`` for about ``minutes`` of CPU time, replays and closed-form starts included."""
+    began = time.process_time()
+    marks: list[float] = []
+
+    def watch(progress: ls.Progress) -> None:
+        marks.append(time.process_time() - began)
+
+    def fit(steps: int) -> Inverter:
+        made = ls.attack(name, steps=steps, cache=Path("out/learned-cache"), **options)
+        assert isinstance(made, LearnedAttack)
+        return made.fit(public, protocol, model=model, defences=defences, generator=seeded(1), callback=watch)
+
+    few = 6
+    fit(few)
+    each = (marks[few - 1] - marks[1]) / (few - 2)
+    steps = max(few, int((60 * minutes - marks[0]) / each))
+    began = time.process_time()
+    inverter = fit(steps)
+    spent = time.process_time() - began
+    measured = [row[3] for row in inverter.trace]
+    print(
+        f"  {name}: {steps} steps of {each:.2f} s, fit {spent:.0f} s of CPU; held out {measured[0]:.5f} at the start, "
+        f"{inverter.held_out:.5f} at best",
+        flush=True,
+    )
+    return inverter
+
+
+def lenet(options: argparse.Namespace) -> None:
+    model = ls.load_model("leakscope:lenet-lti", num_classes=10, image_size=32, seed=0)
+    public, test = cifar(options.data, "train", options.pairs), cifar(options.data, "test", 200)
+    say("mean image", scores(public.images.mean(0).expand_as(test.images), test))
+    signal = replay_many(model, test.images[:, None], test.labels[:, None], protocol=ls.FedSGD(), generator=seeded(2))
+    for name in options.only.split(","):
+        kind, _, rest = name.partition(":")
+        extra = {key: int(value) for key, _, value in (pair.partition("=") for pair in rest.split("+") if pair)}
+        inverter = within(kind, options.minutes, public, model, ls.FedSGD(), **extra)
+        began = time.perf_counter()
+        images = inverter.images(signal)[:, 0]
+        each = (time.perf_counter() - began) / len(test)
+        say(name, scores(images, test), f"{1000 * each:.1f} ms an image")
+        inverter.save(Path(f"out/learned/{kind}-{rest or 'default'}.safetensors"))
+
+
+def noise(options: argparse.Namespace) -> None:
+    model = ls.load_model("leakscope:lenet-lti", num_classes=10, image_size=32, seed=0)
+    public, test = cifar(options.data, "train", options.pairs), cifar(options.data, "test", 200)
+    for label, defence in (
+        ("relative 0.01", ls.defence("gaussian-noise", scale=0.01)),
+        ("relative 0.1", ls.defence("gaussian-noise", scale=0.1)),
+        ("absolute 0.01", AbsoluteNoise(std=0.01)),
+        ("absolute 0.1", AbsoluteNoise(std=0.1)),
+    ):
+        signal = replay_many(
+            model,
+            test.images[:, None],
+            test.labels[:, None],
+            protocol=ls.FedSGD(),
+            defences=(defence,),
+            generator=seeded(2),
+        )
+        for name in options.only.split(","):
+            inverter = within(name, options.minutes, public, model, ls.FedSGD(), (defence,))
+            say(f"{name}, noise {label}", scores(inverter.images(signal)[:, 0], test))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=sorted(STUDIES))
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--weights", type=Path)
+    parser.add_argument("--pairs", type=int, default=10_000)
+    parser.add_argument("--minutes", type=float, default=4)
+    parser.add_argument("--only", default="git-coarse,lti")
+    parser.add_argument("--images", type=int, default=10)
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    STUDIES[options.what](options)
+
+
+STUDIES = {"lenet": lenet, "noise": noise}
+
+if __name__ == "__main__":
+    main()

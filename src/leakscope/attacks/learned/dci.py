@@ -1,0 +1,228 @@
+"""Divide-and-conquer inversion of split features: Dong et al., BMVC 2022.
+
+The client's half F = F_K ∘ … ∘ F_1 is inverted part by part. Inverse k has the shape of its part turned round, and is
+trained on
+
+    ‖F_k⁻¹(h_k) − h_{k−1}‖₁ + ‖x̂_k − x‖₁ + Σ_{j ≤ k} ‖F_{j…1}(x̂_k) − h_j‖₁,     x̂_k = F_1⁻¹ ∘ … ∘ F_k⁻¹(h_k),
+
+then inverses 1 … k are fine-tuned together on the same loss. Features count in units of their own deviation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from leakscope.attacks.learned.front import Front, front_of
+from leakscope.attacks.learned.inverter import InverseNetwork
+from leakscope.attacks.learned.learned import LearnedAttack
+from leakscope.attacks.learned.scaling import convolution, linear
+from leakscope.attacks.learned.synthesis import Synthesis
+from leakscope.attacks.learned.training import Stage, Training
+from leakscope.attacks.parts import cosine_decay
+from leakscope.attacks.registry import register_attack
+from leakscope.client.split import Split
+from leakscope.errors import BadInput, NotApplicable
+from leakscope.models import VisionModel
+
+__all__ = ["DCI", "DCINetwork", "dci", "decoder"]
+
+_MANY = 256
+
+
+@final
+class InverseBlock(nn.Module):
+    """A residual block turned round: (C, H, W) ↦ (C', H', W') with H' ≥ H. Two 3 × 3 convolutions, the image made
+    larger between them, and a 1 × 1 convolution beside them. No norms: what they divide out is part of the answer."""
+
+    def __init__(self, before: tuple[int, ...], after: tuple[int, ...], width: int, generator: torch.Generator) -> None:
+        super().__init__()
+        inner = max(before[0], after[0], width)
+        self._size = after[1:]
+        self.first = convolution(before[0], inner, 3, generator)
+        self.second = convolution(inner, after[0], 3, generator)
+        self.beside = convolution(before[0], after[0], 1, generator)
+
+    def forward(self, features: Tensor) -> Tensor:
+        inner = self._larger(F.relu(self.first(features)))
+        return self.second(inner) + self._larger(self.beside(features))
+
+    def _larger(self, features: Tensor) -> Tensor:
+        return features if features.shape[2:] == self._size else F.interpolate(features, self._size, mode="nearest")
+
+
+@final
+class InverseRows(nn.Module):
+    """The same for features that are no image (tokens, a vector): two linear layers over all of them."""
+
+    def __init__(self, before: tuple[int, ...], after: tuple[int, ...], width: int, generator: torch.Generator) -> None:
+        super().__init__()
+        sizes = torch.Size(before).numel(), torch.Size(after).numel()
+        self._after = after
+        self.first = linear(sizes[0], 8 * width, generator)
+        self.second = linear(8 * width, sizes[1], generator)
+        self.beside = linear(sizes[0], sizes[1], generator)
+
+    def forward(self, features: Tensor) -> Tensor:
+        rows = features.flatten(1)
+        return (self.second(F.relu(self.first(rows))) + self.beside(rows)).view(-1, *self._after)
+
+
+@final
+class DCINetwork(InverseNetwork):
+    """Inverses of the parts of a front, first to last; images come out of the first."""
+
+    replays = False
+
+    def __init__(self, front: Front, *, width: int, blockwise: bool, cycle: bool, generator: torch.Generator) -> None:
+        super().__init__()
+        self._front, self._blockwise, self._cycle = front, blockwise, cycle
+        shapes = (front.model.input.shape, *front.shapes)
+        self.inverses = nn.ModuleList(
+            (InverseBlock if len(before) == 3 == len(after) else InverseRows)(before, after, width, generator)
+            for after, before in pairwise(shapes)
+        )
+        for k in range(len(front.shapes)):
+            self.register_buffer(f"mean{k}", torch.zeros(()))
+            self.register_buffer(f"size{k}", torch.ones(()))
+
+    def read(self, signal: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return dict(signal)
+
+    def start(self, rows: Mapping[str, Tensor], images: Tensor) -> None:
+        """One scale for each part's features."""
+        with torch.no_grad():
+            for k, h in enumerate(self._front(images[:_MANY].flatten(0, 1))):
+                self.get_buffer(f"mean{k}").copy_(h.mean())
+                self.get_buffer(f"size{k}").copy_(h.std().clamp_min(1e-8))
+
+    def forward(self, rows: Mapping[str, Tensor]) -> Tensor:
+        h = rows[self._front.cut]  # (N, B, …)
+        last = len(self.inverses) - 1
+        return self._down(self._scaled(h.flatten(0, 1), last), last)[0].unflatten(0, h.shape[:2])
+
+    def stages(self, steps: int) -> tuple[Stage, ...]:
+        """Inverse 1; then each further one alone, and all so far together. ``steps`` are those of a stage."""
+        count = len(self.inverses)
+        if not self._blockwise:
+            return (Stage(name=_name(1, count), steps=steps),)
+        stages: list[Stage] = []
+        for k in range(1, count + 1):
+            stages.append(Stage(name=_name(k, k), steps=steps, parameters=(f"inverses.{k - 1}.",)))
+            if k > 1:
+                together = tuple(f"inverses.{j}." for j in range(k))
+                stages.append(Stage(name=_name(1, k), steps=steps, parameters=together))
+        return tuple(stages)
+
+    def loss(self, stage: Stage, rows: Mapping[str, Tensor], images: Tensor) -> Tensor:
+        pixels = images.flatten(0, 1)
+        with torch.no_grad():
+            truth = [self._scaled(h, k) for k, h in enumerate(self._front(pixels))]
+        last = _last(stage)
+        made, below = self._down(truth[last], last)
+        total = F.l1_loss(made, pixels)
+        if not self._cycle:
+            return total
+        if last:
+            total = total + F.l1_loss(below, truth[last - 1])
+        again = self._front(made)[: last + 1]
+        return total + sum((F.l1_loss(self._scaled(h, k), truth[k]) for k, h in enumerate(again)), start=total * 0)
+
+    def error(self, stage: Stage, rows: Mapping[str, Tensor], images: Tensor) -> Tensor:
+        pixels, last = images.flatten(0, 1), _last(stage)
+        made, _ = self._down(self._scaled(self._front(pixels)[last], last), last)
+        return F.mse_loss(made.clamp(0, 1), pixels)
+
+    def _down(self, scaled: Tensor, last: int) -> tuple[Tensor, Tensor]:
+        """(pixels, the scaled features one part below) from the scaled features of part ``last``."""
+        below = state = self.inverses[last](scaled)
+        for k in reversed(range(last)):
+            state = self.inverses[k](state)
+        return torch.sigmoid(state), below
+
+    def _scaled(self, h: Tensor, k: int) -> Tensor:
+        return (h - self.get_buffer(f"mean{k}")) / self.get_buffer(f"size{k}")
+
+
+def _name(first: int, last: int) -> str:
+    return f"parts {first}–{last}"
+
+
+def _last(stage: Stage) -> int:
+    return int(stage.name.rpartition("–")[2]) - 1
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DCI:
+    """The inverses for a model and a cut. ``blockwise`` and ``cycle`` are the method; without, a plain decoder."""
+
+    width: int
+    parts: int
+    blockwise: bool = True
+    cycle: bool = True
+
+    def __post_init__(self) -> None:
+        for name, value in (("width", self.width), ("parts", self.parts)):
+            if value < 1:
+                raise BadInput(f"{name} is {value}; it must be at least 1.")
+
+    def build(
+        self, model: VisionModel, shapes: Mapping[str, tuple[int, ...]], batch_size: int, generator: torch.Generator
+    ) -> DCINetwork:
+        modules = {name for name, _ in model.named_modules()}
+        if len(shapes) != 1 or not set(shapes) <= modules:
+            raise NotApplicable("Feature inversion needs a client that sends the features of one module (Split).")
+        front = front_of(model, Split(cut=next(iter(shapes))), parts=self.parts)
+        return DCINetwork(front, width=self.width, blockwise=self.blockwise, cycle=self.cycle, generator=generator)
+
+
+@register_attack("dci", cites="dong2022")
+def dci(
+    *,
+    steps: int = 400,
+    data: Literal["public", "synthetic"] = "public",
+    images: int = 2048,
+    synthesis_steps: int = 200,
+    width: int = 32,
+    parts: int = 9,
+    lr: float = 1e-3,
+    batch: int = 64,
+    patience: int | None = None,
+    seed: int = 0,
+) -> LearnedAttack:
+    """Split features undone part by part by inverse blocks, on public images or on ones made up from the model.
+
+    ``steps`` are those of each stage: one for every part and one more for every fine-tuning. ``images``,
+    ``synthesis_steps``: how many images are made up with ``data=synthetic``, and how long each batch of them takes.
+    """
+    return LearnedAttack(
+        name="dci",
+        architecture=DCI(width=width, parts=parts),
+        training=Training(lr=lr, schedule=cosine_decay, batch=batch, patience=patience, clip=1.0),
+        steps=steps,
+        options={"width": width, "parts": parts},
+        seed=seed,
+        synthesis=Synthesis(count=images, steps=synthesis_steps) if data == "synthetic" else None,
+    )
+
+
+@register_attack("decoder", cites="dong2022")
+def decoder(
+    *, steps: int = 2000, width: int = 32, parts: int = 9, lr: float = 1e-3, batch: int = 64, seed: int = 0
+) -> LearnedAttack:
+    """The same inverse blocks trained at once, on pixels alone: the reference that dci is measured against."""
+    return LearnedAttack(
+        name="decoder",
+        architecture=DCI(width=width, parts=parts, blockwise=False, cycle=False),
+        training=Training(lr=lr, schedule=cosine_decay, batch=batch, clip=1.0),
+        steps=steps,
+        options={"width": width, "parts": parts},
+        seed=seed,
+    )

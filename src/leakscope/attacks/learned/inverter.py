@@ -1,0 +1,256 @@
+"""A fitted inverter: an attack that answers an observation with one forward pass. Saved without pickle."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast, final
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from leakscope.attacks.labels import UNKNOWN_LABEL, known_or_recovered
+from leakscope.attacks.learned.losses import hungarian_mse
+from leakscope.attacks.learned.training import Stage
+from leakscope.attacks.settings import settings
+from leakscope.errors import BadInput, NotApplicable
+from leakscope.models import VisionModel
+from leakscope.types import (
+    Batch,
+    Callback,
+    ClientProtocol,
+    Defence,
+    Knows,
+    Observation,
+    Outcome,
+    Progress,
+    Reconstruction,
+    Status,
+)
+
+__all__ = ["InverseNetwork", "Inverter", "Signature", "read_file"]
+
+_VERSION = 1
+
+
+class InverseNetwork(nn.Module):
+    """Maps what it reads of signals to images. Standardisation and other constants are buffers of its own."""
+
+    def read(self, signal: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The rows this network works on, {name: (N, width)}, from signals {name: (N, …)}: small enough to keep."""
+        raise NotImplementedError
+
+    def start(self, rows: Mapping[str, Tensor], images: Tensor) -> None:
+        """Before training: scales, and whatever has a closed form, from training pairs; images (N, B, C, H, W)."""
+        raise NotImplementedError
+
+    def forward(self, rows: Mapping[str, Tensor]) -> Tensor:
+        """Pixels (N, B, C, H, W), not yet clamped."""
+        raise NotImplementedError
+
+    replays: bool = True
+    """Whether training needs what the client sends; a network that runs the client's part itself does not."""
+
+    def stages(self, steps: int) -> tuple[Stage, ...]:
+        """How it is trained: all of it at once, unless a network says otherwise."""
+        return (Stage(name="all", steps=steps),)
+
+    def loss(self, stage: Stage, rows: Mapping[str, Tensor], images: Tensor) -> Tensor:
+        """The training loss of some pairs."""
+        return hungarian_mse(self(rows), images)
+
+    def error(self, stage: Stage, rows: Mapping[str, Tensor], images: Tensor) -> Tensor:
+        """The mean squared error of what it makes of some pairs, in pixels."""
+        return hungarian_mse(self(rows).clamp(0, 1), images)
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signature:
+    """What an inverter was fitted for. It answers nothing else: it would return pictures that mean nothing."""
+
+    model: str
+    fingerprint: str
+    input: tuple[int, ...]
+    batch_size: int
+    signal: tuple[tuple[str, tuple[int, ...]], ...]
+    protocol: str
+    defences: str
+
+    @staticmethod
+    def of(
+        model: VisionModel,
+        protocol: ClientProtocol,
+        defences: Sequence[Defence],
+        signal: Mapping[str, Tensor],
+        batch_size: int,
+    ) -> Signature:
+        return Signature(
+            model=model.name,
+            fingerprint=model.fingerprint(),
+            input=model.input.shape,
+            batch_size=batch_size,
+            signal=tuple((name, tuple(value.shape)) for name, value in signal.items()),
+            protocol=json.dumps(settings(protocol), sort_keys=True),
+            defences=json.dumps(settings(tuple(defences)), sort_keys=True),
+        )
+
+    def check(self, observation: Observation, *, any_weights: bool) -> None:
+        """Raise :class:`NotApplicable` with what differs. Defences may: a server need not know of them."""
+        seen = Signature.of(
+            observation.model,
+            observation.protocol,
+            observation.defences,
+            observation.signal,
+            observation.batch_size,
+        )
+        if seen.input != self.input or seen.model != self.model:
+            raise _differs("model", f"{self.model} on {self.input}", f"{seen.model} on {seen.input}")
+        if seen.batch_size != self.batch_size:
+            raise _differs("batch size", str(self.batch_size), str(seen.batch_size))
+        if dict(seen.signal) != dict(self.signal):
+            ours, theirs = dict(self.signal), dict(seen.signal)
+            odd = next(name for name in [*ours, *theirs] if ours.get(name) != theirs.get(name))
+            raise _differs("signal", f"'{odd}' as {ours.get(odd)}", str(theirs.get(odd)))
+        if seen.protocol != self.protocol:
+            raise _differs("protocol", self.protocol, seen.protocol)
+        if seen.fingerprint != self.fingerprint and not any_weights:
+            raise NotApplicable(
+                f"This inverter was fitted to other weights of {self.model}. Fit it to these, or set any_weights: how "
+                "far it carries over is then a guess."
+            )
+
+
+def _differs(what: str, fitted: str, seen: str) -> NotApplicable:
+    return NotApplicable(f"This inverter was fitted to another {what}: {fitted}; the observation has {seen}.")
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inverter:
+    """Signal ↦ images by one forward pass of ``network``.
+
+    ``attack`` and ``options`` name the method it was fitted by, ``needs`` what a server must know to have fitted it.
+    ``mean`` (C, H, W) is the mean of the images it was trained on: what it would answer if the signal said nothing.
+    ``held_out`` is its mean squared error on pairs it was not trained on. ``digest`` stands for the weights.
+    ``any_weights``: answer observations of the same model at other weights, too.
+    """
+
+    attack: str
+    options: Mapping[str, object]
+    signature: Signature
+    network: InverseNetwork = field(repr=False, compare=False)
+    mean: Tensor = field(repr=False, compare=False)
+    held_out: float
+    steps: int
+    seconds: float
+    needs: tuple[Knows, ...] = (Knows.PUBLIC_DATA,)
+    trace: tuple[tuple[str, int, float, float], ...] = field(default=(), repr=False)
+    any_weights: bool = False
+    digest: str = ""
+
+    def __post_init__(self) -> None:
+        state = sorted(self.network.state_dict().items())
+        digest = hashlib.blake2b(digest_size=16)
+        for name, value in state:
+            digest.update(
+                name.encode() + value.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes()
+            )
+        object.__setattr__(self, "digest", digest.hexdigest())
+
+    @property
+    def public(self) -> Batch:
+        """What is left of the public images: their mean. It stands for them where an observation is to hold some."""
+        return Batch(images=self.mean[None].clamp(0, 1), labels=torch.zeros(1, dtype=torch.long), names=("mean",))
+
+    def __call__(
+        self, observation: Observation, *, generator: torch.Generator, callback: Callback | None = None
+    ) -> Reconstruction:
+        began = time.perf_counter()
+        observation.require(Knows.BATCH_SIZE, *self.needs)
+        self.signature.check(observation, any_weights=self.any_weights)
+        images = self.images({name: value[None] for name, value in observation.signal.items()})[0]
+        seconds = time.perf_counter() - began
+        if callback is not None:
+            callback(Progress(step=1, steps=1, loss=self.held_out, best=self.held_out, seconds=seconds))
+        if not bool(torch.isfinite(images).all()):
+            outcome = Outcome(status=Status.DIVERGED, message="The signal drives the inverter out of all bounds.")
+            images = torch.nan_to_num(images)
+        else:
+            message = f"One pass of {self.attack}, whose error on public images held out is {self.held_out:.3g}."
+            outcome = Outcome(status=Status.FINISHED, message=message)
+        return Reconstruction(
+            images=images.clamp(0, 1),
+            labels=_labels(observation, generator),
+            energy=self.held_out,
+            outcome=outcome,
+            seconds=time.perf_counter() - began,
+            evidence={
+                "inverter": self.digest,
+                "held out": self.held_out,
+                "training steps": self.steps,
+                "training seconds": self.seconds,
+            },
+        )
+
+    def images(self, signal: Mapping[str, Tensor]) -> Tensor:
+        """Pixels (N, B, C, H, W) of N signals {name: (N, …)}, not clamped."""
+        like = self.mean
+        with torch.no_grad():
+            rows = self.network.read({name: value.to(like) for name, value in signal.items()})
+            return self.network(rows)
+
+    def save(self, path: Path) -> None:
+        """One safetensors file: weights as tensors, everything else as JSON in its header."""
+        tensors = {f"network/{n}": v.detach().contiguous() for n, v in self.network.state_dict().items()}
+        about = {
+            "version": _VERSION,
+            "attack": self.attack,
+            "options": dict(self.options),
+            "signature": asdict(self.signature),
+            "held_out": self.held_out,
+            "steps": self.steps,
+            "seconds": self.seconds,
+            "needs": [one.value for one in self.needs],
+            "trace": self.trace,
+        }
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(path.name + ".part")
+        save_file({**tensors, "mean": self.mean.contiguous()}, part, metadata={"inverter": json.dumps(about)})
+        part.replace(path)
+
+    def trusting(self) -> Inverter:
+        """The same inverter, which answers for other weights of its model, too."""
+        return replace(self, any_weights=True)
+
+
+def read_file(path: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """What an inverter's file says of itself, and its tensors."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            meta: dict[str, str] = file.metadata() or {}
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        about = cast("dict[str, Any]", json.loads(meta["inverter"]))
+        signature = about["signature"]
+        signature["input"] = tuple(signature["input"])
+        signature["signal"] = tuple((name, tuple(shape)) for name, shape in signature["signal"])
+        about["signature"] = Signature(**signature)
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"'{path}' is no inverter that can be read: {error!r}. `leakscope fit` writes them.") from error
+    if about.get("version") != _VERSION:
+        raise BadInput(f"'{path}' was written by another version ({about.get('version')}); fit it again.")
+    return about, tensors
+
+
+def _labels(observation: Observation, generator: torch.Generator) -> Tensor:
+    """Known or read off the signal where that can be done: no inverter needs them."""
+    try:
+        return known_or_recovered(observation, generator).values
+    except NotApplicable:
+        return torch.full((observation.batch_size,), UNKNOWN_LABEL)

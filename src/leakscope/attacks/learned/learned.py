@@ -1,0 +1,312 @@
+"""``LearnedAttack``: a method that is fitted on public data first, and then reads every update in one forward pass."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, Protocol, final, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from leakscope.attacks.learned.cache import Cache, Chunk, joined
+from leakscope.attacks.learned.inverter import InverseNetwork, Inverter, Signature, read_file
+from leakscope.attacks.learned.pairs import Pairs, replay_many
+from leakscope.attacks.learned.synthesis import Synthesis
+from leakscope.attacks.learned.training import Stage, Training, train
+from leakscope.attacks.optimisation import Checkpoint
+from leakscope.attacks.registry import attack
+from leakscope.attacks.settings import settings
+from leakscope.errors import BadInput
+from leakscope.models import VisionModel
+from leakscope.models.weights import load_into
+from leakscope.random import fork
+from leakscope.types import (
+    Batch,
+    Callback,
+    ClientProtocol,
+    Defence,
+    Knows,
+    Observation,
+    Reconstruction,
+)
+
+__all__ = ["Architecture", "LearnedAttack", "load_inverter", "split_public"]
+
+log = logging.getLogger(__name__)
+
+_HELD_OUT: Final = 0.05
+_MOST_HELD_OUT: Final = 500
+_SLICE: Final = 512
+_fitted: dict[str, Inverter] = {}
+_KEPT: Final = 4
+
+
+class Architecture(Protocol):
+    """What makes one learned attack differ from another: the network it builds for a model and its signal."""
+
+    def build(
+        self, model: VisionModel, shapes: Mapping[str, tuple[int, ...]], batch_size: int, generator: torch.Generator
+    ) -> InverseNetwork:
+        """The untrained network; raises :class:`NotApplicable` for a model or signal it is not made for."""
+        ...
+
+
+@runtime_checkable
+class Fits(Protocol):
+    """An attack that has a network to fit."""
+
+    @property
+    def architecture(self) -> Architecture: ...
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnedAttack:
+    """A network that is trained on pairs of public images and the signals that a client makes of them.
+
+    ``fit`` needs the model and the protocol, but no observation: an inverter is made before any update arrives, and
+    serves for all of them. Called on an observation, the attack fits itself to the observation's public images first,
+    from ``seed`` alone; the same fit is not repeated within a process.
+
+    ``pairs``: how many clients are replayed; 0 is one for every whole batch of public images. ``cache``: a folder for
+    pairs, and ``cache_gib`` the most it may hold. ``options`` are those of the recipe that the network depends on: a
+    saved inverter is built again from them. ``synthesis``: in place of public images, ones that are made up from the
+    model itself; the server then needs no data at all.
+    """
+
+    name: str
+    architecture: Architecture
+    training: Training
+    steps: int
+    options: Mapping[str, object] = field(default_factory=dict[str, object])
+    pairs: int = 0
+    seed: int = 0
+    cache: Path | None = None
+    cache_gib: float = 8.0
+    any_weights: bool = False
+    synthesis: Synthesis | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, low in (("steps", self.steps, 1), ("pairs", self.pairs, 0), ("seed", self.seed, 0)):
+            if value < low:
+                raise BadInput(f"{name} is {value}; it must be at least {low}.")
+
+    def fit(
+        self,
+        public: Batch | None,
+        protocol: ClientProtocol,
+        *,
+        model: VisionModel,
+        batch_size: int = 1,
+        defences: Sequence[Defence] = (),
+        generator: torch.Generator,
+        callback: Callback | None = None,
+        checkpoint: Checkpoint | None = None,
+    ) -> Inverter:
+        """Replay the client on ``public`` images, train on what it sends, return the attack."""
+        if self.synthesis is not None:
+            public = self.synthesis(model, generator=fork(generator, "synthesis"), callback=callback)
+        if public is None:
+            raise BadInput(f"{self.name} is to be fitted, and no public images were given.")
+        trained, held = split_public(public, batch_size, fork(generator, "split"))
+        count = self.pairs or len(trained) // batch_size
+        sets = [
+            Pairs(
+                model=model,
+                protocol=protocol,
+                public=images,
+                batch_size=batch_size,
+                count=number,
+                defences=tuple(defences),
+                generator=fork(generator, name),
+            )
+            for name, images, number in (
+                ("pairs/train", trained, count),
+                ("pairs/held out", held, max(1, min(_MOST_HELD_OUT, len(held) // batch_size))),
+            )
+        ]
+        sent = _one_signal(sets[0])
+        shapes = {name: tuple(value.shape[1:]) for name, value in sent.items()}
+        signature = Signature.of(model, protocol, defences, {n: v[0] for n, v in sent.items()}, batch_size)
+        network = self.architecture.build(model, shapes, batch_size, fork(generator, "network"))
+        network.to(device=model.device, dtype=model.dtype)
+        key = self._key(signature, public, generator)
+        rows = [self._rows(signature, one, network) for one in sets]
+        fitting = _Fitting(
+            network=network,
+            rows=[values for _, values in rows],
+            images=[one.public.images[indices].to(model.mean) for one, (indices, _) in zip(sets, rows, strict=True)],
+        )
+        network.start(fitting.rows[0], fitting.images[0])
+        history = train(
+            fitting,
+            network.stages(self.steps),
+            self.training,
+            generator=fork(generator, "training"),
+            callback=callback,
+            checkpoint=checkpoint,
+            key=key,
+        )
+        return Inverter(
+            attack=self.name,
+            options=self.options,
+            signature=signature,
+            network=network.eval(),
+            mean=trained.images.mean(0).to(model.mean),
+            held_out=history.best,
+            steps=history.step,
+            seconds=history.seconds,
+            trace=tuple(history.rows),
+            needs=self.needs,
+            any_weights=self.any_weights,
+        )
+
+    @property
+    def needs(self) -> tuple[Knows, ...]:
+        """What a server must know to fit it, besides the batch size."""
+        return (Knows.PUBLIC_DATA,) if self.synthesis is None else ()
+
+    def __call__(
+        self, observation: Observation, *, generator: torch.Generator, callback: Callback | None = None
+    ) -> Reconstruction:
+        """Fit to the observation's public images, then invert the observation."""
+        observation.require(Knows.BATCH_SIZE, *self.needs)
+        seeded = torch.Generator().manual_seed(self.seed)
+        signature = Signature.of(
+            observation.model,
+            observation.protocol,
+            observation.defences,
+            observation.signal,
+            observation.batch_size,
+        )
+        key = self._key(signature, observation.public if self.synthesis is None else None, seeded)
+        if key not in _fitted:
+            while len(_fitted) >= _KEPT:
+                _fitted.pop(next(iter(_fitted)))
+            _fitted[key] = self.fit(
+                observation.public,
+                observation.protocol,
+                model=observation.model,
+                batch_size=observation.batch_size,
+                defences=observation.defences,
+                generator=seeded,
+                callback=callback,
+            )
+        return _fitted[key](observation, generator=generator)
+
+    def _rows(self, signature: Signature, pairs: Pairs, network: InverseNetwork) -> Chunk:
+        """What the network reads of every pair, replayed or from the cache."""
+        if not network.replays:
+            return pairs.indices(), {}
+
+        def make(start: int) -> Iterator[Chunk]:
+            for indices, signal in pairs.chunks(start):
+                with torch.no_grad():
+                    yield indices, network.read(signal)
+
+        if self.cache is None:
+            return joined(list(make(0)))
+        # How long it is trained does not change what is read: fits of different length share their pairs.
+        key = _digest([settings(self.architecture), settings(signature), pairs.count], pairs.public, pairs.generator)
+        return Cache(folder=self.cache, limit=int(self.cache_gib * 2**30)).gather(key, make)
+
+    def _key(self, signature: Signature, public: Batch | None, generator: torch.Generator) -> str:
+        """A digest of everything a fit depends on."""
+        method = replace(self, cache=None, cache_gib=0.0, any_weights=False)
+        return _digest([settings(method), settings(signature)], public, generator)
+
+
+def _digest(plain: object, public: Batch | None, generator: torch.Generator) -> str:
+    digest = hashlib.blake2b(json.dumps(plain, sort_keys=True).encode(), digest_size=16)
+    for part in (generator.get_state(), *(() if public is None else (public.images, public.labels))):
+        digest.update(part.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fitting:
+    """Rows and images of the training pairs and of those held out, and the error between them."""
+
+    network: InverseNetwork
+    rows: list[dict[str, Tensor]]
+    images: list[Tensor]
+
+    @property
+    def count(self) -> int:
+        return len(self.images[0])
+
+    def loss(self, stage: Stage, indices: Tensor) -> Tensor:
+        rows = {name: value[indices] for name, value in self.rows[0].items()}
+        return self.network.loss(stage, rows, self.images[0][indices])
+
+    def held_out(self, stage: Stage) -> float:
+        total = 0.0
+        for start in range(0, len(self.images[1]), _SLICE):
+            truth = self.images[1][start : start + _SLICE]
+            rows = {name: value[start : start + _SLICE] for name, value in self.rows[1].items()}
+            total += float(self.network.error(stage, rows, truth)) * len(truth)
+        return total / len(self.images[1])
+
+
+def split_public(public: Batch, batch_size: int, generator: torch.Generator) -> tuple[Batch, Batch]:
+    """Images to train on, and images that are only measured on; the split is by image, so no image is in both."""
+    held = max(batch_size, min(_MOST_HELD_OUT * batch_size, round(_HELD_OUT * len(public))))
+    if len(public) - held < batch_size:
+        raise BadInput(
+            f"{len(public)} public images are too few: {batch_size} to train on and {batch_size} to measure on."
+        )
+    order = torch.randperm(len(public), generator=generator)
+
+    def part(indices: Tensor) -> Batch:
+        return Batch(images=public.images[indices], labels=public.labels[indices])
+
+    return part(order[held:]), part(order[:held])
+
+
+def load_inverter(path: Path, model: VisionModel, *, any_weights: bool = False) -> Inverter:
+    """The inverter that ``path`` holds, for ``model``; raises :class:`BadInput` where the file cannot be read."""
+    about, tensors = read_file(path)
+    signature: Signature = about["signature"]
+    if signature.model != model.name or signature.input != model.input.shape:
+        raise BadInput(
+            f"'{path}' inverts {signature.model} on {signature.input}, not {model.name} on {model.input.shape}."
+        )
+    method = attack(about["attack"], **about["options"])
+    if not isinstance(method, Fits):
+        raise BadInput(f"'{path}' names the attack '{about['attack']}', which is not one that is fitted.")
+    network = method.architecture.build(model, dict(signature.signal), signature.batch_size, torch.Generator())
+    state = {name.removeprefix("network/"): value for name, value in tensors.items() if name.startswith("network/")}
+    load_into(network, state, source=f"'{path}'")
+    network.to(device=model.device, dtype=model.dtype).eval().requires_grad_(False)
+    return Inverter(
+        attack=about["attack"],
+        options=about["options"],
+        signature=signature,
+        network=network,
+        mean=tensors["mean"].to(model.mean),
+        held_out=about["held_out"],
+        steps=about["steps"],
+        seconds=about["seconds"],
+        needs=tuple(Knows(one) for one in about["needs"]),
+        trace=tuple((str(a), int(b), float(c), float(d)) for a, b, c, d in about["trace"]),
+        any_weights=any_weights,
+    )
+
+
+def _one_signal(pairs: Pairs) -> dict[str, Tensor]:
+    """What the first client sends, {name: (1, …)}: its names and shapes are those of all."""
+    first = pairs.indices()[:1]
+    return replay_many(
+        pairs.model,
+        pairs.public.images[first],
+        pairs.public.labels[first],
+        protocol=pairs.protocol,
+        defences=pairs.defences,
+        generator=fork(pairs.generator, "first"),
+    )

@@ -1,0 +1,73 @@
+"""Images from nothing but the model: what its BatchNorm statistics and classes say of its training data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import final
+
+import torch
+from torch import Tensor
+
+from leakscope.attacks.recipes._statistics import OWN
+from leakscope.attacks.recipes.deepinversion import deepinversion
+from leakscope.client.fedsgd import FedSGD
+from leakscope.client.threats import WITH_LABELS
+from leakscope.errors import BadInput
+from leakscope.models import VisionModel
+from leakscope.random import fork
+from leakscope.types import Batch, Callback, Observation, Progress
+
+__all__ = ["Synthesis"]
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Synthesis:
+    """``count`` images by DeepInversion on the model's own statistics (Yin et al. 2020), ``batch`` at a time.
+
+    Labels are drawn evenly. A model without trained BatchNorm statistics is refused: it says nothing about images.
+    """
+
+    count: int
+    batch: int = 64
+    steps: int = 200
+    lr: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name, value in (("count", self.count), ("batch", self.batch), ("steps", self.steps)):
+            if value < 1:
+                raise BadInput(f"{name} of the synthesis is {value}; it must be at least 1.")
+
+    def __call__(self, model: VisionModel, *, generator: torch.Generator, callback: Callback | None = None) -> Batch:
+        """The images, with the labels they were made for."""
+        images: list[Tensor] = []
+        labels: list[Tensor] = []
+        rounds = -(-self.count // self.batch)
+        for number in range(rounds):
+            wanted = torch.randint(
+                model.input.num_classes, (self.batch,), generator=fork(generator, f"labels/{number}")
+            )
+            seen = Observation(
+                signal={},
+                model=model,
+                protocol=FedSGD(),
+                input=replace(model.input, batch_size=self.batch),
+                threat=WITH_LABELS,
+                labels=wanted,
+            )
+            made = deepinversion(steps=self.steps, lr=self.lr, network=OWN)
+            found = made(seen, generator=fork(generator, f"images/{number}"), callback=_part(callback, number, rounds))
+            images.append(found.images)
+            labels.append(wanted)
+        return Batch(images=torch.cat(images)[: self.count].cpu(), labels=torch.cat(labels)[: self.count])
+
+
+def _part(callback: Callback | None, number: int, rounds: int) -> Callback | None:
+    """The same callback, told of this batch as a part of the whole."""
+    if callback is None:
+        return None
+
+    def tell(progress: Progress) -> None:
+        callback(replace(progress, step=number * progress.steps + progress.step, steps=rounds * progress.steps))
+
+    return tell
