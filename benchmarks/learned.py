@@ -156,6 +156,93 @@ def noise(options: argparse.Namespace) -> None:
             say(f"{name}, noise {label}", scores(inverter.images(signal)[:, 0], test))
 
 
+def start(options: argparse.Namespace) -> None:
+    """Inverting Gradients from noise, and from what a fitted coarse GIT says."""
+    model = ls.load_model("leakscope:lenet-lti", num_classes=10, image_size=32, seed=0)
+    test = cifar(options.data, "test", options.images)
+    saved = Path("out/learned/git-coarse-default.safetensors")
+    if not saved.exists():
+        public = cifar(options.data, "train", options.pairs)
+        within("git-coarse", options.minutes, public, model, ls.FedSGD()).save(saved)
+    inverter = ls.load_inverter(saved, model)
+    marks = sorted({0, options.steps // 10, options.steps // 3, options.steps - 1})
+    rows: dict[str, list[list[float]]] = {"noise": [], "git": []}
+    pictures: dict[str, list[Tensor]] = {"noise": [], "git": [], "inverter": []}
+    reached: list[int] = []
+    for index in range(len(test)):
+        one = ls.Batch(images=test.images[index : index + 1], labels=test.labels[index : index + 1])
+        seen = ls.observe(
+            model,
+            one,
+            protocol=ls.FedSGD(),
+            threat=ls.threats.WITH_PUBLIC_DATA,
+            public=inverter.public,
+            generator=seeded(2),
+        )
+        plain = ls.attack("inverting-gradients", steps=options.steps)
+        assert isinstance(plain, ls.Optimisation)
+        begun = replace(plain, init=ls.from_attack(inverter))
+        traces: dict[str, tuple[float, ...]] = {}
+        for label, attack in (("noise", plain), ("git", begun)):
+            found = attack(seen, generator=seeded(3))
+            traces[label] = found.trace[0]
+            rows[label].append([found.trace[0][mark] for mark in marks])
+            pictures[label].append(found.images)
+        pictures["inverter"].append(inverter(seen, generator=seeded(3)).images)
+        goal = min(traces["noise"])
+        reached.append(next((step for step, loss in enumerate(traces["git"]) if loss <= goal), options.steps))
+    for label, found in rows.items():
+        means = torch.tensor(found).mean(0).tolist()
+        line = ", ".join(f"step {mark} {value:.3g}" for mark, value in zip(marks, means, strict=True))
+        say(f"IG from {label}, {options.steps} steps", scores(torch.cat(pictures[label]), test), f"loss at {line}")
+    say("the inverter alone", scores(torch.cat(pictures["inverter"]), test))
+    print(f"the start from GIT reaches the final loss of the start from noise after {reached} of {options.steps} steps")
+
+
+def split(options: argparse.Namespace) -> None:
+    """DCI on a trained ResNet-20, by cut: on public images, on made-up ones, against a decoder and feature matching."""
+    model = ls.load_model("leakscope:resnet20", num_classes=10, image_size=32, weights=options.weights, seed=0)
+    public, test = cifar(options.data, "train", options.pairs), cifar(options.data, "test", 50)
+    say("mean image", scores(public.images.mean(0).expand_as(test.images), test))
+    for cut in options.cuts.split(","):
+        protocol = ls.Split(cut=cut)
+        private = test.images[:, None], test.labels[:, None]
+        signal = replay_many(model, *private, protocol=protocol, generator=seeded(2))
+        dci = ls.attack("dci", steps=options.steps)
+        assert isinstance(dci, LearnedAttack)
+        began = time.process_time()
+        inverter = dci.fit(public, protocol, model=model, generator=seeded(1))
+        took = time.process_time() - began
+        stages = len({row[0] for row in inverter.trace})
+        began = time.process_time()
+        images = inverter.images(signal)[:, 0]
+        each = (time.process_time() - began) / len(test)
+        say(f"{cut}: dci", scores(images, test), f"fit {took:.0f} s, {1000 * each:.1f} ms an image")
+        decoder = ls.attack("decoder", steps=2 * stages * options.steps)
+        assert isinstance(decoder, LearnedAttack)
+        began = time.process_time()
+        single = decoder.fit(public, protocol, model=model, generator=seeded(1))
+        took = time.process_time() - began
+        say(f"{cut}: decoder", scores(single.images(signal)[:, 0], test), f"fit {took:.0f} s")
+        if options.free:
+            free = ls.attack("dci", steps=options.steps, data="synthetic", images=options.free)
+            assert isinstance(free, LearnedAttack)
+            began = time.process_time()
+            made = free.fit(None, protocol, model=model, generator=seeded(1))
+            took = time.process_time() - began
+            say(f"{cut}: dci, data-free", scores(made.images(signal)[:, 0], test), f"fit {took:.0f} s")
+        few = ls.Batch(images=test.images[:5], labels=test.labels[:5])
+        matched: list[Tensor] = []
+        began = time.process_time()
+        for index in range(len(few)):
+            one = ls.Batch(images=few.images[index : index + 1], labels=few.labels[index : index + 1])
+            seen = ls.observe(model, one, protocol=protocol, generator=seeded(2))
+            matched.append(ls.attack("inverting-gradients", steps=300)(seen, generator=seeded(3)).images)
+        each = (time.process_time() - began) / len(few)
+        say(f"{cut}: feature matching, 5 images", scores(torch.cat(matched), few), f"{1000 * each:.0f} ms an image")
+        say(f"{cut}: dci, the same 5", scores(images[:5], few))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=sorted(STUDIES))
@@ -166,13 +253,15 @@ def main() -> None:
     parser.add_argument("--only", default="git-coarse,lti")
     parser.add_argument("--images", type=int, default=10)
     parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--cuts", default="layer1.0,layer2.0")
+    parser.add_argument("--free", type=int, default=0, help="images to make up, for the data-free fit")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     STUDIES[options.what](options)
 
 
-STUDIES = {"lenet": lenet, "noise": noise}
+STUDIES = {"lenet": lenet, "noise": noise, "split": split, "start": start}
 
 if __name__ == "__main__":
     main()

@@ -1,7 +1,8 @@
 """From a campaign to its cells: every target × attacker × attack × seed × batch, with controls and self-tests.
 
-``attacks = "auto"`` climbs a ladder: closed forms, which take seconds and check themselves; then short optimisation;
-then tuned optimisation. What a lower rung settles, higher ones need not repeat (:mod:`leakscope.audit.schedule`).
+``attacks = "auto"`` climbs a ladder: closed forms, which take seconds and check themselves; then short optimisation,
+and for a server with public images an inverter fitted to them; then tuned optimisation. What a lower rung settles,
+higher ones need not repeat (:mod:`leakscope.audit.schedule`).
 """
 
 from __future__ import annotations
@@ -49,13 +50,19 @@ class Rung:
     height: int
 
 
-def ladder(client: dict[str, Any], top: str = "tuned") -> list[Rung]:
-    """The attacks that ``auto`` stands for against this client, cheapest first, up to the rung named ``top``."""
+def ladder(client: dict[str, Any], top: str = "tuned", *, public: bool = False) -> list[Rung]:
+    """The attacks that ``auto`` stands for against this client, cheapest first, up to the rung named ``top``.
+
+    ``public``: the server has images of its own, so it can fit an inverter as well.
+    """
     rungs = [Rung(name=name, attack=name, options={}, height=0) for name in closed_forms()]
     rungs.append(Rung(name="token-separation", attack="token-separation", options={}, height=1))
     local = str(client.get("type", "fedsgd")) == "fedavg"
     for name in ("delta-as-gradient", "data-leakage-fl") if local else ("inverting-gradients",):
         rungs.append(Rung(name=name, attack=name, options={"steps": 500}, height=2))
+    if public:
+        learned = "dci" if str(client.get("type", "fedsgd")) == "split" else "git-coarse"
+        rungs.append(Rung(name="learned", attack=learned, options={}, height=2))
     rungs.append(Rung(name="tuned", attack="tuned", options={}, height=3))
     return [rung for rung in rungs if rung.height <= _TOPS[top]]
 
@@ -126,7 +133,7 @@ _RUNG_OF_ANALYSIS: Final = 1
 
 
 def _attack_cells(campaign: Campaign, target: TargetTable, blank: Cell) -> Iterator[Cell]:
-    for rung in _rungs(campaign, target, dict(blank.client)):
+    for rung in _rungs(campaign, target, dict(blank.client), public=bool(blank.public)):
         options = _within_budget(rung, campaign)
         cell = replace(blank, attack_name=rung.name, attack=rung.attack, options=options, rung=rung.height)
         yield cell
@@ -136,9 +143,9 @@ def _attack_cells(campaign: Campaign, target: TargetTable, blank: Cell) -> Itera
             yield test
 
 
-def _rungs(campaign: Campaign, target: TargetTable, client: dict[str, Any]) -> list[Rung]:
+def _rungs(campaign: Campaign, target: TargetTable, client: dict[str, Any], *, public: bool) -> list[Rung]:
     if isinstance(campaign.attacks, str):
-        return ladder(client, campaign.budget.ladder)
+        return ladder(client, campaign.budget.ladder, public=public)
     named = target.attacks or list(campaign.attacks)
     tables = {name: campaign.attacks[name] for name in named}
     forms = closed_forms()

@@ -88,19 +88,22 @@ class DCINetwork(InverseNetwork):
             (InverseBlock if len(before) == 3 == len(after) else InverseRows)(before, after, width, generator)
             for after, before in pairwise(shapes)
         )
-        for k in range(len(front.shapes)):
-            self.register_buffer(f"mean{k}", torch.zeros(()))
-            self.register_buffer(f"size{k}", torch.ones(()))
+        for k, shape in enumerate(front.shapes):
+            self.register_buffer(f"mean{k}", torch.zeros(_per_channel(shape)))
+            self.register_buffer(f"size{k}", torch.ones(_per_channel(shape)))
 
     def read(self, signal: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return dict(signal)
 
     def start(self, rows: Mapping[str, Tensor], images: Tensor) -> None:
-        """One scale for each part's features."""
+        """The mean and deviation of every channel of every part's features."""
         with torch.no_grad():
             for k, h in enumerate(self._front(images[:_MANY].flatten(0, 1))):
-                self.get_buffer(f"mean{k}").copy_(h.mean())
-                self.get_buffer(f"size{k}").copy_(h.std().clamp_min(1e-8))
+                over = (0, 2, 3) if h.ndim == 4 else (0,)
+                self.get_buffer(f"mean{k}").copy_(h.mean(over, keepdim=True)[0])
+                # A channel that is silent on these images counts little, not infinitely much.
+                size = h.std(over, correction=0, keepdim=True)[0]
+                self.get_buffer(f"size{k}").copy_(size.clamp_min(0.1 * float(size.mean()) + 1e-8))
 
     def forward(self, rows: Mapping[str, Tensor]) -> Tensor:
         h = rows[self._front.cut]  # (N, B, …)
@@ -148,6 +151,10 @@ class DCINetwork(InverseNetwork):
 
     def _scaled(self, h: Tensor, k: int) -> Tensor:
         return (h - self.get_buffer(f"mean{k}")) / self.get_buffer(f"size{k}")
+
+
+def _per_channel(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (shape[0], 1, 1) if len(shape) == 3 else shape
 
 
 def _name(first: int, last: int) -> str:

@@ -25,10 +25,11 @@ from leakscope.attacks.learned.scaling import Standardise, linear, ridge
 from leakscope.attacks.learned.structure import Link, inputs_of, links_of
 from leakscope.attacks.learned.training import Training
 from leakscope.attacks.parts import cosine_decay
-from leakscope.attacks.registry import register_attack
+from leakscope.attacks.registry import Leaky, register_attack
 from leakscope.errors import BadInput, NotApplicable
 from leakscope.models import VisionModel
 from leakscope.models.anatomy import Classifier, Layer
+from leakscope.types import Knows
 
 __all__ = ["CoarseGIT", "GITNetwork", "git_coarse"]
 
@@ -254,7 +255,17 @@ class CoarseGIT:
         return found if found is not None and found.width == size <= (self.width if place else size) else None
 
 
-@register_attack("git-coarse", cites="git2025")
+@register_attack(
+    "git-coarse",
+    cites="git2025",
+    leaky=Leaky(
+        model={"name": "leakscope:mlp?hidden=64&activation=tanh", "image_size": 8, "num_classes": 10},
+        knows=(Knows.BATCH_SIZE.value, Knows.HYPERPARAMETERS.value, Knows.PUBLIC_DATA.value),
+        public={"from": ["bundled:astronaut,coffee,temple,flower,raccoon,retina"]},
+        options={"steps": 20, "pairs": 0},
+        psnr=40,
+    ),
+)
 def git_coarse(
     *,
     steps: int = 2000,
@@ -262,9 +273,9 @@ def git_coarse(
     hidden: int = 256,
     bins: int = 4096,
     width: int = 3072,
-    lr: float = 1e-3,
+    lr: float = 3e-4,
     batch: int = 128,
-    patience: int | None = None,
+    patience: int | None = 6,
     seed: int = 0,
     cache: Path | None = None,
 ) -> LearnedAttack:

@@ -1,0 +1,49 @@
+"""Everything the command line can say about a model beside its name, in one piece that several commands take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from leakscope.cli.console import notice
+from leakscope.cli.options import SEEDS, Channels, Classes, ImageSize, Weights
+
+if TYPE_CHECKING:
+    from leakscope.models import VisionModel
+
+__all__ = ["DEFAULT_MODEL", "ModelOptions"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOptions:
+    """One field for each option; ``None`` where nothing was said, so that the model's own default holds."""
+
+    weights: Annotated[Path | None, Weights] = None
+    num_classes: Annotated[int | None, Classes] = None
+    image_size: Annotated[int | None, ImageSize] = None
+    channels: Annotated[int | None, Channels] = None
+    model_seed: Annotated[
+        int, typer.Option(min=0, max=SEEDS, help="Seed of random weights.", rich_help_panel="Model")
+    ] = 0
+
+    def load(self, name: str) -> VisionModel:
+        """The model called ``name``; says so if its weights are random."""
+        from leakscope.models import load_model
+
+        found = load_model(
+            name,
+            num_classes=self.num_classes,
+            image_size=self.image_size,
+            channels=self.channels,
+            seed=self.model_seed,
+            weights=self.weights,
+        )
+        if self.weights is None and not name.partition(":")[0].endswith(".py"):
+            notice(f"No --weights were given: {name} has random weights (seed {self.model_seed}).")
+        return found
+
+
+DEFAULT_MODEL: Final = ModelOptions()

@@ -1,0 +1,81 @@
+"""Feature inversion, part by part."""
+
+import pytest
+import torch
+from cases import blank_error, blobs, lenet, seeded, seen
+
+import leakscope as ls
+from leakscope.attacks.learned.front import front_of
+
+CUT = ls.Split(cut="act2")
+
+
+def error_of(inverter, model, test):
+    batches = [ls.Batch(images=test.images[i : i + 1], labels=test.labels[i : i + 1]) for i in range(len(test))]
+    needs = ls.threats.WITH_PUBLIC_DATA if inverter.needs else ls.threats.HONEST_SERVER
+    found = [inverter(seen(model, one, CUT, threat=needs), generator=seeded()).images for one in batches]
+    return float((torch.cat(found) - test.images).square().mean())
+
+
+def test_dci_beats_the_mean_image_and_trains_part_by_part():
+    model, public, test = lenet(), blobs(100), blobs(10, seed=50)
+    method = ls.attack("dci", steps=80, width=8, batch=16, lr=5e-3)
+    inverter = method.fit(public, CUT, model=model, generator=seeded())
+    assert error_of(inverter, model, test) < 0.3 * blank_error(public, test)
+    assert list(dict.fromkeys(row[0] for row in inverter.trace)) == ["parts 1–1", "parts 2–2", "parts 1–2"]
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_save_and_load(tmp_path):
+    model, path = lenet(), tmp_path / "dci.safetensors"
+    inverter = ls.attack("decoder", steps=2, width=4).fit(blobs(20), CUT, model=model, generator=seeded())
+    inverter.save(path)
+    observation = seen(model, blobs(1, seed=3), CUT)
+    one, other = (a(observation, generator=seeded()) for a in (inverter, ls.load_inverter(path, model)))
+    assert torch.equal(one.images, other.images)
+
+
+@pytest.mark.parametrize(
+    ("name", "cut", "parts", "names"),
+    [
+        ("leakscope:resnet18", "layer1.1", 9, ["input of layer1.0", "input of layer1.1", "layer1.1"]),
+        ("leakscope:lenet-lti", "conv2", 9, ["input of conv2", "conv2"]),
+        ("leakscope:lenet-lti", "act1", 9, ["act1"]),
+        (
+            "torchvision:resnet50",
+            "layer3.1",
+            6,
+            ["input of layer1.0", "input of layer2.0", "input of layer3.0", "layer3.1"],
+        ),
+    ],
+)
+def test_the_front_is_cut_into_parts(name, cut, parts, names):
+    model = ls.load_model(name, num_classes=4, image_size=32, seed=0)
+    front = front_of(model, ls.Split(cut=cut), parts=parts)
+    assert list(front.names) == names
+    pixels = blobs(2, size=32).images
+    features = front(pixels)
+    assert [tuple(h.shape[1:]) for h in features] == list(front.shapes)
+    wanted = ls.Split(cut=cut).replay(model, pixels, torch.zeros(2))[cut]
+    assert torch.allclose(features[-1], wanted, atol=1e-5)
+
+
+def test_data_free_needs_no_public_data():
+    model = ls.load_model("leakscope:resnet20", num_classes=4, image_size=8, seed=0)
+    with model.mode(training=True), torch.no_grad():
+        model(blobs(16).images)  # statistics that say something
+    cut = ls.Split(cut="layer1.0")
+    method = ls.attack("dci", data="synthetic", images=12, synthesis_steps=2, steps=2, width=4)
+    inverter = method.fit(None, cut, model=model, generator=seeded())
+    honest = seen(model, blobs(1, seed=3), cut, threat=ls.threats.HONEST_SERVER)
+    assert inverter.needs == ()
+    assert inverter(honest, generator=seeded()).images.shape == (1, 3, 8, 8)
+    with pytest.raises(ls.NotApplicable, match="BatchNorm"):
+        method.fit(None, CUT, model=lenet(), generator=seeded())
+
+
+def test_gradients_are_not_features():
+    with pytest.raises(ls.NotApplicable, match="features"):
+        ls.attack("dci", steps=1).fit(blobs(20), ls.FedSGD(), model=lenet(), generator=seeded())
+    with pytest.raises(ls.BadInput, match="no public images"):
+        ls.attack("dci", steps=1).fit(None, CUT, model=lenet(), generator=seeded())
