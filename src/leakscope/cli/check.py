@@ -11,8 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from leakscope.cli.captured import Before, Captured, Model, believed, held_images, read_update
-from leakscope.cli.client_options import DEFAULT_CLIENT, ClientOptions, with_client_options
+from leakscope.cli.client_options import DEFAULT_CLIENT, ClientOptions
 from leakscope.cli.console import OUT, error, notice, say
+from leakscope.cli.option_groups import with_options
 from leakscope.cli.options import Channels, Classes, ImageSize, Weights
 from leakscope.errors import BadInput
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["check"]
 
 
-@with_client_options
+@with_options
 def check(
     update: Annotated[Path, Captured],
     model: Annotated[str, Model],

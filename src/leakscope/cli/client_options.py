@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, cast, get_type_hints
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import typer
 
@@ -14,7 +12,7 @@ from leakscope.errors import BadInput
 if TYPE_CHECKING:
     from leakscope.types import ClientProtocol
 
-__all__ = ["DEFAULT_CLIENT", "PANEL", "ClientOptions", "with_client_options"]
+__all__ = ["DEFAULT_CLIENT", "PANEL", "ClientOptions"]
 
 PANEL: Final = "Client and server"
 _LOCAL: Final = "Local training"
@@ -132,28 +130,3 @@ _FLAGS: Final = {
 }
 
 DEFAULT_CLIENT: Final = ClientOptions()
-
-
-def with_client_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Decorator: the command's parameter ``client`` becomes one option for each field of :class:`ClientOptions`."""
-    signature = inspect.signature(command, eval_str=True)
-    hints = get_type_hints(ClientOptions, include_extras=True)
-    added = [
-        inspect.Parameter(
-            field.name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=field.default, annotation=hints[field.name]
-        )
-        for field in fields(ClientOptions)
-    ]
-    parameters: list[inspect.Parameter] = []
-    for parameter in signature.parameters.values():
-        parameters += added if parameter.name == "client" else [parameter]
-    names = {parameter.name for parameter in added}
-
-    def run(**given: Any) -> None:
-        client = ClientOptions(**{name: value for name, value in given.items() if name in names})
-        command(client=client, **{name: value for name, value in given.items() if name not in names})
-
-    run.__name__, run.__doc__, run.__module__ = command.__name__, command.__doc__, command.__module__
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    cast(Any, run).__signature__ = signature.replace(parameters=parameters)
-    return run

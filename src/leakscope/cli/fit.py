@@ -7,15 +7,13 @@ from typing import Annotated
 
 import typer
 
-from leakscope.cli.client_options import DEFAULT_CLIENT, ClientOptions, with_client_options
+from leakscope.cli.client_options import DEFAULT_CLIENT, ClientOptions
 from leakscope.cli.console import ERR, notice, say, where
+from leakscope.cli.model_options import DEFAULT_MODEL, ModelOptions
+from leakscope.cli.option_groups import with_options
 from leakscope.cli.options import (
     SEEDS,
-    Channels,
-    Classes,
-    ImageSize,
     ModelName,
-    Weights,
     build_attack,
     parse_labels,
     set_threads,
@@ -26,7 +24,7 @@ from leakscope.errors import BadInput
 __all__ = ["fit"]
 
 
-@with_client_options
+@with_options
 def fit(
     model: Annotated[str, ModelName],
     images: Annotated[list[str] | None, typer.Argument(metavar="[IMAGES]...", show_default=False)] = None,
@@ -53,13 +51,7 @@ def fit(
         typer.Option(help="Classes of the images, such as 3,5; by default from folder names, else 0, 1, 2, …"),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, max=SEEDS, help="Seed of the training.")] = 0,
-    weights: Annotated[Path | None, Weights] = None,
-    num_classes: Annotated[int | None, Classes] = None,
-    image_size: Annotated[int | None, ImageSize] = None,
-    channels: Annotated[int | None, Channels] = None,
-    model_seed: Annotated[
-        int, typer.Option(min=0, max=SEEDS, help="Seed of random weights.", rich_help_panel="Model")
-    ] = 0,
+    of: ModelOptions = DEFAULT_MODEL,
     client: ClientOptions = DEFAULT_CLIENT,
     threads: Annotated[int | None, typer.Option(help="Threads of the process.")] = None,
     checkpoint_every: Annotated[float, typer.Option(min=0, help="Seconds of work that a kill may cost.")] = 60.0,
@@ -77,7 +69,6 @@ def fit(
     from leakscope.attacks.learned.learned import LearnedAttack
     from leakscope.audit.images import load_images
     from leakscope.client import defence as defence_named
-    from leakscope.models import load_model
 
     if threads is not None:
         set_threads(threads)
@@ -89,9 +80,7 @@ def fit(
     if out.suffix != ".safetensors":
         raise BadInput(f"--out is '{out}'; inverters are .safetensors files.")
     protocol = client.client()
-    vision = load_model(
-        model, num_classes=num_classes, image_size=image_size, channels=channels, seed=model_seed, weights=weights
-    )
+    vision = of.load(model)
     public = None
     if images:
         loaded = load_images(images, vision.input, parse_labels(labels))
@@ -100,8 +89,6 @@ def fit(
             notice(line)
     for line in client.notices():
         notice(line)
-    if weights is None and not model.partition(":")[0].endswith(".py"):
-        notice(f"No --weights were given: {model} has random weights (seed {model_seed}).")
     with Watch(ERR, title=f"fit {attack}") as watch:
         inverter = method.fit(
             public,

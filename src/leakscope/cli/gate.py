@@ -9,8 +9,9 @@ from typing import Annotated, Final
 import typer
 
 from leakscope.cli.captured import Before, Captured, Model, believed, held_images, read_update
-from leakscope.cli.client_options import DEFAULT_CLIENT, ClientOptions, with_client_options
+from leakscope.cli.client_options import DEFAULT_CLIENT, ClientOptions
 from leakscope.cli.console import say
+from leakscope.cli.option_groups import with_options
 from leakscope.cli.options import SEEDS, Channels, Classes, ImageSize, Weights
 from leakscope.errors import BadInput
 
@@ -20,7 +21,7 @@ _POLICY: Final = "Policy"
 WITHHELD: Final = 3
 
 
-@with_client_options
+@with_options
 def gate(
     update: Annotated[Path, Captured],
     model: Annotated[str, Model],

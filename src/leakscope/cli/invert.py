@@ -9,17 +9,15 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from leakscope.cli.client_options import DEFAULT_CLIENT, PANEL, ClientOptions, with_client_options
+from leakscope.cli.client_options import DEFAULT_CLIENT, PANEL, ClientOptions
 from leakscope.cli.console import notice, where
+from leakscope.cli.model_options import DEFAULT_MODEL, ModelOptions
+from leakscope.cli.option_groups import with_options
 from leakscope.cli.options import (
     SEEDS,
-    Channels,
-    Classes,
-    ImageSize,
     LabelsFile,
     ModelName,
     Track,
-    Weights,
     build_attack,
     parse_labels,
     set_threads,
@@ -33,7 +31,7 @@ __all__ = ["invert"]
 _RUN: Final = "Run"
 
 
-@with_client_options
+@with_options
 def invert(
     model: Annotated[str, ModelName],
     images: Annotated[list[str], typer.Argument(metavar="IMAGES...", show_default=False)],
@@ -57,13 +55,7 @@ def invert(
     batch_size: Annotated[
         int | None, typer.Option(help="Images per batch, one sub-folder each; by default all in one batch.")
     ] = None,
-    weights: Annotated[Path | None, Weights] = None,
-    num_classes: Annotated[int | None, Classes] = None,
-    image_size: Annotated[int | None, ImageSize] = None,
-    channels: Annotated[int | None, Channels] = None,
-    model_seed: Annotated[
-        int, typer.Option(min=0, max=SEEDS, help="Seed of random weights.", rich_help_panel="Model")
-    ] = 0,
+    of: ModelOptions = DEFAULT_MODEL,
     client: ClientOptions = DEFAULT_CLIENT,
     threat: Annotated[
         str,
@@ -137,7 +129,6 @@ def invert(
     from leakscope.audit.images import load_images, pieces
     from leakscope.audit.run import CHECKPOINT, Case
     from leakscope.audit.store import ensure_writable
-    from leakscope.models import load_model
     from leakscope.report.pictures import overview
     from leakscope.types import Knows, Status
 
@@ -164,9 +155,7 @@ def invert(
     title = attack if inverter is None else inverter.stem
     out = out or Path("out") / re.sub(r"[^\w.-]+", "-", f"{title}-{model}").strip("-")
     ensure_writable(out)
-    vision = load_model(
-        model, num_classes=num_classes, image_size=image_size, channels=channels, seed=model_seed, weights=weights
-    )
+    vision = of.load(model)
     loaded = load_images(images, vision.input, classes)
     known = load_images(public, vision.input).batch if public else None
     if inverter is not None:
@@ -180,8 +169,6 @@ def invert(
         knowledge = knowledge.plus(Knows.PUBLIC_DATA)
     for line in (*loaded.notices, *client.notices()):
         notice(line)
-    if weights is None and not model.partition(":")[0].endswith(".py"):
-        notice(f"No --weights were given: {model} has random weights (seed {model_seed}).")
     batches = pieces(loaded.batch, batch_size)
     folders = [out] if len(batches) == 1 else [out / f"batch-{index}" for index in range(len(batches))]
     cases = [

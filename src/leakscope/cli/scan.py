@@ -10,16 +10,14 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from leakscope.cli.client_options import DEFAULT_CLIENT, PANEL, ClientOptions, with_client_options
+from leakscope.cli.client_options import DEFAULT_CLIENT, PANEL, ClientOptions
 from leakscope.cli.console import OUT, notice, say, where
+from leakscope.cli.model_options import DEFAULT_MODEL, ModelOptions
+from leakscope.cli.option_groups import with_options
 from leakscope.cli.options import (
     SEEDS,
-    Channels,
-    Classes,
-    ImageSize,
     LabelsFile,
     ModelName,
-    Weights,
     parse_labels,
     set_threads,
     threat_named,
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["scan"]
 
 
-@with_client_options
+@with_options
 def scan(
     model: Annotated[str, ModelName],
     images: Annotated[list[str], typer.Argument(metavar="IMAGES...", show_default=False)],
@@ -48,13 +46,7 @@ def scan(
         bool, typer.Option("--each/--together", help="Every image a batch of its own, or all in one batch.")
     ] = False,
     seed: Annotated[int, typer.Option(min=0, max=SEEDS, help="Seed of the closed forms that draw random numbers.")] = 0,
-    weights: Annotated[Path | None, Weights] = None,
-    num_classes: Annotated[int | None, Classes] = None,
-    image_size: Annotated[int | None, ImageSize] = None,
-    channels: Annotated[int | None, Channels] = None,
-    model_seed: Annotated[
-        int, typer.Option(min=0, max=SEEDS, help="Seed of random weights.", rich_help_panel="Model")
-    ] = 0,
+    of: ModelOptions = DEFAULT_MODEL,
     client: ClientOptions = DEFAULT_CLIENT,
     threat: Annotated[
         str,
@@ -74,7 +66,6 @@ def scan(
     from leakscope.audit.images import load_images
     from leakscope.audit.scan import scan_batch
     from leakscope.audit.store import ensure_writable
-    from leakscope.models import load_model
     from leakscope.types import Batch
 
     if threads is not None:
@@ -83,14 +74,10 @@ def scan(
     protocol = client.client()
     out = out or Path("out") / re.sub(r"[^\w.-]+", "-", f"scan-{model}").strip("-")
     ensure_writable(out)
-    vision = load_model(
-        model, num_classes=num_classes, image_size=image_size, channels=channels, seed=model_seed, weights=weights
-    )
+    vision = of.load(model)
     loaded = load_images(images, vision.input, classes)
     for line in (*loaded.notices, *client.notices()):
         notice(line)
-    if weights is None and not model.partition(":")[0].endswith(".py"):
-        notice(f"No --weights were given: {model} has random weights (seed {model_seed}).")
     whole = loaded.batch
     parts = [whole]
     if each and len(whole) > 1:

@@ -10,17 +10,15 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from leakscope.cli.client_options import DEFAULT_CLIENT, PANEL, ClientOptions, with_client_options
+from leakscope.cli.client_options import DEFAULT_CLIENT, PANEL, ClientOptions
 from leakscope.cli.console import ERR, OUT, notice, say, where
 from leakscope.cli.interrupt import Interrupt
+from leakscope.cli.model_options import DEFAULT_MODEL, ModelOptions
+from leakscope.cli.option_groups import with_options
 from leakscope.cli.options import (
     SEEDS,
-    Channels,
-    Classes,
-    ImageSize,
     LabelsFile,
     ModelName,
-    Weights,
     parse_labels,
     threat_named,
 )
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["study"]
 
 
-@with_client_options
+@with_options
 def study(
     name: Annotated[str, typer.Argument(metavar="STUDY", show_default=False)],
     model: Annotated[str, ModelName],
@@ -58,12 +56,9 @@ def study(
     estimate: Annotated[
         bool, typer.Option("--estimate/--no-estimate", help="Whether a long study says first how long it takes.")
     ] = True,
-    seed: Annotated[int, typer.Option(min=0, max=SEEDS, help="Seed of weights and attacks.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=SEEDS, help="Seed of the attacks.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Output folder; by default below out/.")] = None,
-    weights: Annotated[Path | None, Weights] = None,
-    num_classes: Annotated[int | None, Classes] = None,
-    image_size: Annotated[int | None, ImageSize] = None,
-    channels: Annotated[int | None, Channels] = None,
+    of: ModelOptions = DEFAULT_MODEL,
     client: ClientOptions = DEFAULT_CLIENT,
     threat: Annotated[
         str,
@@ -80,7 +75,6 @@ def study(
     from leakscope.attacks.configure import options_from_text
     from leakscope.audit.images import load_images
     from leakscope.audit.study import CONCLUSIONS, STUDIES, TABLE, Setup, conclusions, run_study
-    from leakscope.models import load_model
     from leakscope.report.study_figure import pareto_figure, study_figure
 
     chosen = STUDIES[name].value
@@ -88,9 +82,7 @@ def study(
     if steps is not None:
         options["steps"] = steps
     out = out or Path("out") / re.sub(r"[^\w.-]+", "-", f"{name}-{model}").strip("-")
-    vision = load_model(
-        model, num_classes=num_classes, image_size=image_size, channels=channels, seed=seed, weights=weights
-    )
+    vision = of.load(model)
     loaded = load_images(images, vision.input, parse_labels(labels, labels_file))
     for line in (*loaded.notices, *client.notices()):
         notice(line)

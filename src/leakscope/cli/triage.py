@@ -10,16 +10,14 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from leakscope.cli.client_options import DEFAULT_CLIENT, PANEL, ClientOptions, with_client_options
+from leakscope.cli.client_options import DEFAULT_CLIENT, PANEL, ClientOptions
 from leakscope.cli.console import OUT, notice, say, where
+from leakscope.cli.model_options import DEFAULT_MODEL, ModelOptions
+from leakscope.cli.option_groups import with_options
 from leakscope.cli.options import (
     SEEDS,
-    Channels,
-    Classes,
-    ImageSize,
     LabelsFile,
     ModelName,
-    Weights,
     build_attack,
     parse_labels,
     set_threads,
@@ -34,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["triage"]
 
 
-@with_client_options
+@with_options
 def triage(
     model: Annotated[str, ModelName],
     images: Annotated[list[str], typer.Argument(metavar="IMAGES...", show_default=False)],
@@ -50,12 +48,9 @@ def triage(
         typer.Option(help="Classes of the images, such as 3,5; by default from folder names, else 0, 1, 2, …"),
     ] = None,
     labels_file: Annotated[Path | None, LabelsFile] = None,
-    seed: Annotated[int, typer.Option(min=0, max=SEEDS, help="Seed of weights and attacks.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=SEEDS, help="Seed of the attacks.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Output folder; by default below out/.")] = None,
-    weights: Annotated[Path | None, Weights] = None,
-    num_classes: Annotated[int | None, Classes] = None,
-    image_size: Annotated[int | None, ImageSize] = None,
-    channels: Annotated[int | None, Channels] = None,
+    of: ModelOptions = DEFAULT_MODEL,
     client: ClientOptions = DEFAULT_CLIENT,
     threat: Annotated[
         str,
@@ -75,7 +70,6 @@ def triage(
     from leakscope.audit.run import Case
     from leakscope.audit.store import ensure_writable
     from leakscope.audit.triage import Ranking, agreement, candidates, look
-    from leakscope.models import load_model
     from leakscope.types import Status
 
     if threads is not None:
@@ -84,9 +78,7 @@ def triage(
     knowledge, classes = threat_named(threat), parse_labels(labels, labels_file)
     out = out or Path("out") / re.sub(r"[^\w.-]+", "-", f"triage-{model}").strip("-")
     ensure_writable(out)
-    vision = load_model(
-        model, num_classes=num_classes, image_size=image_size, channels=channels, seed=seed, weights=weights
-    )
+    vision = of.load(model)
     loaded = load_images(images, vision.input, classes)
     for line in (*loaded.notices, *client.notices()):
         notice(line)

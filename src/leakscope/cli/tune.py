@@ -14,18 +14,16 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from leakscope.cli.client_options import DEFAULT_CLIENT, PANEL, ClientOptions, with_client_options
+from leakscope.cli.client_options import DEFAULT_CLIENT, PANEL, ClientOptions
 from leakscope.cli.console import ERR, OUT, notice, say, where
 from leakscope.cli.interrupt import Interrupt
+from leakscope.cli.model_options import DEFAULT_MODEL, ModelOptions
+from leakscope.cli.option_groups import with_options
 from leakscope.cli.options import (
     SEEDS,
-    Channels,
-    Classes,
-    ImageSize,
     LabelsFile,
     ModelName,
     Track,
-    Weights,
     parse_labels,
     set_threads,
     threat_named,
@@ -44,7 +42,7 @@ __all__ = ["tune"]
 _STUDY: Final = "Study"
 
 
-@with_client_options
+@with_options
 def tune(
     model: Annotated[str, ModelName],
     images: Annotated[list[str], typer.Argument(metavar="IMAGES...", show_default=False)],
@@ -83,13 +81,7 @@ def tune(
     ] = None,
     labels: Annotated[str | None, typer.Option(help="Classes of the images, such as 3,5.")] = None,
     labels_file: Annotated[Path | None, LabelsFile] = None,
-    weights: Annotated[Path | None, Weights] = None,
-    num_classes: Annotated[int | None, Classes] = None,
-    image_size: Annotated[int | None, ImageSize] = None,
-    channels: Annotated[int | None, Channels] = None,
-    model_seed: Annotated[
-        int, typer.Option(min=0, max=SEEDS, help="Seed of random weights.", rich_help_panel="Model")
-    ] = 0,
+    of: ModelOptions = DEFAULT_MODEL,
     client: ClientOptions = DEFAULT_CLIENT,
     threat: Annotated[
         str,
@@ -135,7 +127,6 @@ def tune(
     from leakscope.audit.store import ensure_writable
     from leakscope.audit.tuner import Tuning
     from leakscope.audit.tuner_space import default_space, space_from_text
-    from leakscope.models import load_model
 
     if threads is not None:
         set_threads(threads)
@@ -146,14 +137,10 @@ def tune(
     plain = re.sub(r"[^\w.-]+", "-", f"{attack}-{model}").strip("-")
     out = out or Path("out") / f"tune-{plain}"
     ensure_writable(out)
-    vision = load_model(
-        model, num_classes=num_classes, image_size=image_size, channels=channels, seed=model_seed, weights=weights
-    )
+    vision = of.load(model)
     loaded = load_images(images, vision.input, classes)
     for line in (*loaded.notices, *client.notices()):
         notice(line)
-    if weights is None and not model.partition(":")[0].endswith(".py"):
-        notice(f"No --weights were given: {model} has random weights (seed {model_seed}).")
     tuning = Tuning(
         case=Case(
             model=vision,
