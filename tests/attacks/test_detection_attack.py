@@ -85,6 +85,14 @@ def test_local_training_takes_boxes(model, batch):
     assert "model.22.dfl.conv.weight" not in seen_by(model, batch).signal
 
 
+def test_features_of_a_detector_need_no_boxes(model, batch):
+    seen = seen_by(model, batch, ls.threats.HONEST_SERVER, protocol=ls.Split(cut="model.2"))
+    found = ls.attack("inverting-gradients", steps=2)(seen, generator=seeded(1))
+    scores = ls.score(found, batch)
+    assert not scores.labels_correct.any()
+    assert scores["psnr"].shape == (2,)
+
+
 def test_hidden_boxes_are_asked_for(model, batch):
     seen = seen_by(model, batch, ls.threats.HONEST_SERVER)
     assert seen.labels is None

@@ -88,6 +88,7 @@ name = {model}
 [images.private]
 from = {images}                   # files, folders (sub-folders are classes), or bundled:NAME,NAME
 # labels = [3, 5]                 # one per image; by default from folder names, else counted
+# labels_file = "boxes.json"      # for a detector: the boxes of every image; by default .txt files beside them
 batch_size = 1                    # images in one update; every batch is a case of its own
 
 [clients.sgd]                     # one update is the gradient of one batch

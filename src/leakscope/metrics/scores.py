@@ -134,7 +134,7 @@ def score(reconstruction: Reconstruction, truth: Batch, metrics: Sequence[str] |
     labels = reconstruction.labels
     if labels.ndim == 2:  # probabilities, (B, K)
         labels = labels.argmax(1)
-    if labels.ndim != truth.labels.ndim or labels.shape[:1] != images.shape[:1]:
+    if labels.ndim not in (1, truth.labels.ndim) or labels.shape[:1] != images.shape[:1]:
         raise BadInput(f"The reconstruction has labels {tuple(labels.shape)} for {len(images)} images.")
     assignment = match(images, originals)
     matched = images.detach().cpu()[assignment]
@@ -170,7 +170,10 @@ def score(reconstruction: Reconstruction, truth: Batch, metrics: Sequence[str] |
 
 
 def _same(labels: Tensor, truth: Tensor) -> Tensor:
-    return same_boxes(labels, truth) if truth.ndim == 3 else labels == truth
+    """Image by image; an attack that needs no labels says nothing about boxes."""
+    if truth.ndim == 3:
+        return same_boxes(labels, truth) if labels.ndim == 3 else torch.zeros(len(truth), dtype=torch.bool)
+    return labels == truth
 
 
 def _default_names() -> list[str]:
