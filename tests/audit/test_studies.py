@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 from PIL import Image
+from typer.testing import CliRunner
 
 import leakscope as ls
 from leakscope.audit.studies.architectures import FEASIBILITY, SMALL, beside
@@ -15,6 +16,7 @@ from leakscope.audit.studies.cut import cuts
 from leakscope.audit.studies.layers import thirds
 from leakscope.audit.study import STUDIES, Setup, conclusions, run_study
 from leakscope.audit.study_cost import estimate_study
+from leakscope.cli import app
 from leakscope.report.study_figure import study_figure
 
 VIT = "timm:vit_tiny_patch16_224"
@@ -117,7 +119,7 @@ def test_architectures_have_a_closed_form_column(tmp_path):
 
 def test_what_a_study_costs_is_known_before(tmp_path):
     study = STUDIES["batch-size"].value
-    known = [seconds for _, seconds in estimate_study(study, setup(steps=400), tmp_path)]
+    known = [seconds for _, seconds in estimate_study(study, setup(steps=100_000), tmp_path)]
     assert len(known) >= 2
     assert min(known) > 0
     assert not list(tmp_path.iterdir())
@@ -173,3 +175,18 @@ def test_without_the_position_gradient_there_are_twins(tmp_path):
     assert {row["finding"] for row in table} >= {"recovered"}
     with pytest.raises(ls.BadInput, match="no position embedding"):
         run_study(STUDIES["position"].value, setup(), tmp_path / "other")
+
+
+def test_the_command_plans_and_concludes(tmp_path, monkeypatch):
+    monkeypatch.setattr("leakscope.audit.studies.architectures.SMALL", ())
+    arguments = ["study", "architectures", "leakscope:mlp?hidden=16", "bundled:cat", "--image-size", "16"]
+    arguments += ["--steps", "2", "--threat", "labels", "-o", str(tmp_path)]
+    planned = CliRunner().invoke(app, [*arguments, "--plan"])
+    assert planned.exit_code == 0, planned.output
+    assert "closed forms, which take seconds" in " ".join(planned.output.split())
+    assert not (tmp_path / "study.json").exists()
+    done = CliRunner().invoke(app, [*arguments, "--no-estimate"])
+    assert done.exit_code == 0, done.output
+    (line,) = csv.DictReader((tmp_path / "conclusions.csv").open(encoding="utf-8"))
+    assert (line["mode"], line["feasible"], line["closed form"]) == ("eval", "no", "yes")
+    assert (tmp_path / "points" / line["picture"]).is_file()
