@@ -24,6 +24,8 @@ import torch
 import leakscope as ls
 from _peer_images import read_images
 from leakscope.attacks.parts import MidGrey
+from leakscope.attacks.terms import Match, Weighted
+from leakscope.functional.distances import relative_l2
 
 TARGETS = {
     "lenet": ("leakscope:lenet-dlg", 32),
@@ -47,6 +49,7 @@ def attacks(step_seconds: float, budget: float) -> dict[str, ls.Optimisation]:
         "signed adam, grey": replace(adam, init=grey),
         "l-bfgs": quasi,
         "l-bfgs, grey": replace(quasi, init=grey),
+        "l-bfgs rel., grey": replace(quasi, init=grey, terms=(Weighted(term=Match(relative_l2)),)),
     }
 
 

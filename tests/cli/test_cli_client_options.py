@@ -41,6 +41,7 @@ MODEL = ("leakscope:lenet-dlg", "bundled:cat", "--image-size", "16")
             ls.FedAvg(steps=1, optimiser=ls.adamw(weight_decay=0.2), accumulate=2),
         ),
         ({"split_at": "body.0"}, ls.Split(cut="body.0")),
+        ({"micro_batch": 2}, ls.FedSGD(micro_batch=2)),
     ],
 )
 def test_options_make_the_client(given: dict[str, object], expected: object) -> None:
@@ -68,6 +69,7 @@ def test_every_option_is_there(command: str) -> None:
         (("--momentum", "0.9"), "--momentum is for a client that trains locally: add --local-steps"),
         (("--local-batch", "2"), "--local-batch is for a client that trains locally"),
         (("--split-at", "body.0", "--local-steps", "1"), "--split-at sends features"),
+        (("--micro-batch", "1", "--local-steps", "1"), "--micro-batch is for a client that sends one gradient"),
         (("--local-steps", "0"), "steps is 0"),
         (("--local-steps", "1", "--optimiser", "adam", "--momentum", "0.9"), "'momentum' is no option of adam"),
         (("--trainable", "haed.*"), "matches no parameter"),

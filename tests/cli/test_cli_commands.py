@@ -77,7 +77,7 @@ def test_invert_writes_pairs_record_sheet_and_curve(tmp_path: Path) -> None:
     names = {path.name for path in out.iterdir() if path.is_file()}
     pairs = {f"{kind}-{index}.png" for kind in ("original", "reconstruction") for index in (0, 1)}
     assert names == pairs | {"record.json", "contact-sheet.png", "loss.png", "reconstruction.safetensors"}
-    for words in ("astronaut", "cat", "psnr ↑", str(out / "record.json"), str(out / "contact-sheet.png")):
+    for words in ("astronaut", "cat", "psnr ↑", "chance", str(out / "record.json"), str(out / "contact-sheet.png")):
         assert words in result.stdout
     assert "random weights (seed 0)" in result.stderr
     record = read_record(out)

@@ -1,11 +1,15 @@
 """DLG: Zhu et al., NeurIPS 2019, and iDLG: Zhao et al., 2020."""
 
+from typing import Literal
+
 from leakscope.attacks.labels import LabelSource, idlg, joint
 from leakscope.attacks.optimisation import Optimisation, Stop
-from leakscope.attacks.parts import lbfgs
+from leakscope.attacks.parts import MidGrey, lbfgs, normal
 from leakscope.attacks.registry import Leaky, register_attack
 from leakscope.attacks.terms import Match, Weighted
 from leakscope.functional.distances import squared_l2
+
+Start = Literal["noise", "grey"]
 
 _LEAKY = Leaky(
     model={"name": "leakscope:lenet-dlg", "image_size": 8, "num_classes": 10},
@@ -15,22 +19,26 @@ _LEAKY = Leaky(
 
 
 @register_attack("dlg", cites="zhu2019", leaky=_LEAKY)
-def deep_leakage(*, steps: int = 300, lr: float = 1.0) -> Optimisation:
+def deep_leakage(*, steps: int = 300, lr: float = 1.0, start: Start = "noise") -> Optimisation:
     """Squared distance of gradients, images and soft labels together, L-BFGS."""
-    return _leakage(joint, steps=steps, lr=lr)
+    return _leakage(joint, steps=steps, lr=lr, start=start)
 
 
 @register_attack("idlg", cites="zhao2020", leaky=_LEAKY)
-def improved_deep_leakage(*, steps: int = 300, lr: float = 1.0) -> Optimisation:
+def improved_deep_leakage(*, steps: int = 300, lr: float = 1.0, start: Start = "noise") -> Optimisation:
     """DLG with the label read off the classifier's gradient first; one image."""
-    return _leakage(idlg, steps=steps, lr=lr)
+    return _leakage(idlg, steps=steps, lr=lr, start=start)
 
 
-def _leakage(labels: LabelSource, *, steps: int, lr: float) -> Optimisation:
-    """The authors' L-BFGS takes unchecked steps and loses many starts; with a line search, ours, they get through."""
+def _leakage(labels: LabelSource, *, steps: int, lr: float, start: Start) -> Optimisation:
+    """The authors' L-BFGS takes unchecked steps and loses many starts; with a line search, ours, they get through.
+
+    They start from N(0, 1); an even grey is nearer to any picture, and gets there in a fraction of the time.
+    """
     return Optimisation(
         terms=(Weighted(term=Match(squared_l2)),),
         labels=labels,
+        init=MidGrey() if start == "grey" else normal,
         optimiser=lbfgs(lr, line_search=True),
         stop=Stop(patience=20),
         steps=steps,
