@@ -24,8 +24,6 @@ import torch
 import leakscope as ls
 from _peer_images import read_images
 from leakscope.attacks.parts import MidGrey
-from leakscope.attacks.terms import Match, Weighted
-from leakscope.functional.distances import relative_l2
 
 TARGETS = {
     "lenet": ("leakscope:lenet-dlg", 32),
@@ -40,16 +38,14 @@ def attacks(step_seconds: float, budget: float) -> dict[str, ls.Optimisation]:
     """The contenders; Adam's steps are as many as fit."""
     steps = max(50, int(budget / step_seconds))
     adam = ls.attack("inverting-gradients", steps=steps)
-    quasi = ls.attack("idlg", steps=10_000)
-    grey = MidGrey()
     return {
         "gauss-newton": ls.attack("gauss-newton", steps=100),
         "gauss-newton cg": ls.attack("gauss-newton", steps=100, solver="cg"),
         "signed adam": adam,
-        "signed adam, grey": replace(adam, init=grey),
-        "l-bfgs": quasi,
-        "l-bfgs, grey": replace(quasi, init=grey),
-        "l-bfgs rel., grey": replace(quasi, init=grey, terms=(Weighted(term=Match(relative_l2)),)),
+        "signed adam, grey": replace(adam, init=MidGrey()),
+        "l-bfgs": ls.attack("idlg", steps=10_000),
+        "l-bfgs, grey": ls.attack("idlg", steps=10_000, start="grey"),
+        "l-bfgs rel., grey": ls.attack("idlg", steps=10_000, start="grey", relative=True),
     }
 
 

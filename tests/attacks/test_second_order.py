@@ -238,3 +238,13 @@ def test_a_picture_is_encoded_where_the_search_is_over_coordinates():
     )
     attack(seen, generator=seeded(), callback=lambda p: starts.append(p.images()))
     torch.testing.assert_close(starts[0], torch.full_like(starts[0], 0.5))
+
+
+def test_deep_leakage_from_grey_with_layers_alike():
+    seen, _ = target("leakscope:lenet-dlg", size=8, dtype=torch.float32)
+
+    def at_the_start(**options):
+        return ls.attack("idlg", steps=1, **options)(seen, generator=seeded()).trace[0][0]
+
+    assert at_the_start(start="grey") < at_the_start()
+    assert at_the_start(start="grey", relative=True) != at_the_start(start="grey")
