@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import argparse
 import io
+import math
 import time
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
@@ -88,9 +89,10 @@ def within(
     model: ls.VisionModel,
     protocol: ls.ClientProtocol,
     defences: tuple[ls.Defence, ...] = (),
+    steps: int | None = None,
     **options: object,
 ) -> Inverter:
-    """Fit ``name`` for about ``minutes`` of CPU time, replays and closed-form starts included."""
+    """Fit ``name`` for about ``minutes`` of CPU time, replays and closed-form starts included; or for ``steps``."""
     began = time.process_time()
     marks: list[float] = []
 
@@ -102,11 +104,13 @@ def within(
         assert isinstance(made, LearnedAttack)
         return made.fit(public, protocol, model=model, defences=defences, generator=seeded(1), callback=watch)
 
-    few = 6
-    fit(few)
-    each = (marks[few - 1] - marks[1]) / (few - 2)
-    steps = max(few, int((60 * minutes - marks[0]) / each))
-    began = time.process_time()
+    each = math.nan
+    if steps is None:
+        few = 6
+        fit(few)
+        each = (marks[few - 1] - marks[1]) / (few - 2)
+        steps = max(few, int((60 * minutes - marks[0]) / each))
+        began = time.process_time()
     inverter = fit(steps)
     spent = time.process_time() - began
     measured = [row[3] for row in inverter.trace]
@@ -137,12 +141,11 @@ def lenet(options: argparse.Namespace) -> None:
 def noise(options: argparse.Namespace) -> None:
     model = ls.load_model("leakscope:lenet-lti", num_classes=10, image_size=32, seed=0)
     public, test = cifar(options.data, "train", options.pairs), cifar(options.data, "test", 200)
-    for label, defence in (
-        ("relative 0.01", ls.defence("gaussian-noise", scale=0.01)),
-        ("relative 0.1", ls.defence("gaussian-noise", scale=0.1)),
-        ("absolute 0.01", AbsoluteNoise(std=0.01)),
-        ("absolute 0.1", AbsoluteNoise(std=0.1)),
-    ):
+    for label in options.noises.split(","):
+        kind, size = label.split()
+        defence: ls.Defence = (
+            AbsoluteNoise(std=float(size)) if kind == "absolute" else ls.defence("gaussian-noise", scale=float(size))
+        )
         signal = replay_many(
             model,
             test.images[:, None],
@@ -152,7 +155,7 @@ def noise(options: argparse.Namespace) -> None:
             generator=seeded(2),
         )
         for name in options.only.split(","):
-            inverter = within(name, options.minutes, public, model, ls.FedSGD(), (defence,))
+            inverter = within(name, options.minutes, public, model, ls.FedSGD(), (defence,), options.fit_steps)
             say(f"{name}, noise {label}", scores(inverter.images(signal)[:, 0], test))
 
 
@@ -166,8 +169,20 @@ def start(options: argparse.Namespace) -> None:
         within("git-coarse", options.minutes, public, model, ls.FedSGD()).save(saved)
     inverter = ls.load_inverter(saved, model)
     marks = sorted({0, options.steps // 10, options.steps // 3, options.steps - 1})
-    rows: dict[str, list[list[float]]] = {"noise": [], "git": []}
-    pictures: dict[str, list[Tensor]] = {"noise": [], "git": [], "inverter": []}
+    plain = ls.attack("inverting-gradients", steps=options.steps)
+    assert isinstance(plain, ls.Optimisation)
+    first = ls.from_attack(inverter)
+    # Signed steps of 0.1 throw a good start away within a few steps: from there they must be small.
+    small = ls.attack("inverting-gradients", steps=options.steps, lr=0.002, tv=1e-4)
+    assert isinstance(small, ls.Optimisation)
+    attacks = {
+        "noise": plain,
+        "git": replace(plain, init=first),
+        "noise, lr 0.002, tv 1e-4": small,
+        "git, lr 0.002, tv 1e-4": replace(small, init=first),
+    }
+    rows: dict[str, list[list[float]]] = {label: [] for label in attacks}
+    pictures: dict[str, list[Tensor]] = {label: [] for label in [*attacks, "inverter"]}
     reached: list[int] = []
     for index in range(len(test)):
         one = ls.Batch(images=test.images[index : index + 1], labels=test.labels[index : index + 1])
@@ -179,11 +194,8 @@ def start(options: argparse.Namespace) -> None:
             public=inverter.public,
             generator=seeded(2),
         )
-        plain = ls.attack("inverting-gradients", steps=options.steps)
-        assert isinstance(plain, ls.Optimisation)
-        begun = replace(plain, init=ls.from_attack(inverter))
         traces: dict[str, tuple[float, ...]] = {}
-        for label, attack in (("noise", plain), ("git", begun)):
+        for label, attack in attacks.items():
             found = attack(seen, generator=seeded(3))
             traces[label] = found.trace[0]
             rows[label].append([found.trace[0][mark] for mark in marks])
@@ -194,7 +206,7 @@ def start(options: argparse.Namespace) -> None:
     for label, found in rows.items():
         means = torch.tensor(found).mean(0).tolist()
         line = ", ".join(f"step {mark} {value:.3g}" for mark, value in zip(marks, means, strict=True))
-        say(f"IG from {label}, {options.steps} steps", scores(torch.cat(pictures[label]), test), f"loss at {line}")
+        say(f"IG from {label}", scores(torch.cat(pictures[label]), test), f"loss at {line}")
     say("the inverter alone", scores(torch.cat(pictures["inverter"]), test))
     print(f"the start from GIT reaches the final loss of the start from noise after {reached} of {options.steps} steps")
 
@@ -253,6 +265,8 @@ def main() -> None:
     parser.add_argument("--only", default="git-coarse,lti")
     parser.add_argument("--images", type=int, default=10)
     parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--fit-steps", type=int, help="of a fit, in place of minutes")
+    parser.add_argument("--noises", default="relative 0.01,relative 0.1,absolute 0.01,absolute 0.1")
     parser.add_argument("--cuts", default="layer1.0,layer2.0")
     parser.add_argument("--free", type=int, default=0, help="images to make up, for the data-free fit")
     parser.add_argument("--threads", type=int, default=1)

@@ -258,9 +258,7 @@ def split_public(public: Batch, batch_size: int, generator: torch.Generator) -> 
     """Images to train on, and images that are only measured on; the split is by image, so no image is in both."""
     held = max(batch_size, min(_MOST_HELD_OUT * batch_size, round(_HELD_OUT * len(public))))
     if len(public) - held < batch_size:
-        raise BadInput(
-            f"{len(public)} public images are too few: {batch_size} to train on and {batch_size} to measure on."
-        )
+        raise BadInput(f"{len(public)} public images are too few: at least two batches of {batch_size} are needed.")
     order = torch.randperm(len(public), generator=generator)
 
     def part(indices: Tensor) -> Batch:
