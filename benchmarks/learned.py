@@ -1,6 +1,7 @@
 """Learned attacks on CIFAR-10: LTI against coarse GIT, under noise, as a start for optimisation; DCI by cut.
 
     python benchmarks/learned.py lenet --data cifar10.zip [--pairs 10000] [--minutes 4] [--only git-coarse,lti]
+    python benchmarks/learned.py bootstrap --data cifar10.zip [--pairs 10000]
     python benchmarks/learned.py noise --data cifar10.zip [--pairs 10000] [--minutes 4]
     python benchmarks/learned.py start --data cifar10.zip [--pairs 10000] [--images 10] [--steps 300]
     python benchmarks/learned.py split --data cifar10.zip [--weights cifar10-resnet20.safetensors]
@@ -19,6 +20,7 @@ import time
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import final
 
@@ -31,6 +33,8 @@ import leakscope as ls
 from leakscope.attacks.learned.inverter import Inverter
 from leakscope.attacks.learned.learned import LearnedAttack
 from leakscope.attacks.learned.pairs import replay_many
+from leakscope.attacks.learned.reading import LinearInput
+from leakscope.attacks.learned.scaling import ridge
 
 METRICS = ["mse", "psnr", "ssim"]
 
@@ -136,6 +140,27 @@ def lenet(options: argparse.Namespace) -> None:
         each = (time.perf_counter() - began) / len(test)
         say(name, scores(images, test), f"{1000 * each:.1f} ms an image")
         inverter.save(Path(f"out/learned/{kind}-{rest or 'default'}.safetensors"))
+
+
+def bootstrap(options: argparse.Namespace) -> None:
+    """What the closed form of the classifier's input is worth by itself: ridge regression from it to the pixels."""
+    model = ls.load_model("leakscope:lenet-lti", num_classes=10, image_size=32, seed=0)
+    public, test = cifar(options.data, "train", options.pairs), cifar(options.data, "test", 200)
+    reading = LinearInput(name="input", weight="fc.weight", bias="fc.bias", width=768)
+
+    def read(batch: ls.Batch) -> Tensor:
+        parts = zip(batch.images.split(250), batch.labels.split(250), strict=True)
+        return torch.cat(
+            [
+                reading(replay_many(model, x[:, None], y[:, None], protocol=ls.FedSGD(), generator=seeded(2)))
+                for x, y in parts
+            ]
+        )
+
+    rows, private = read(public), read(test)
+    for label, undo in (("as it is", torch.Tensor.clone), ("sigmoid undone", partial(torch.logit, eps=1e-6))):
+        weights, bias, _ = ridge(undo(rows), public.images.flatten(1), held=500)
+        say(f"ridge, {label}", scores((undo(private) @ weights + bias).view_as(test.images), test))
 
 
 def noise(options: argparse.Namespace) -> None:
@@ -275,7 +300,7 @@ def main() -> None:
     STUDIES[options.what](options)
 
 
-STUDIES = {"lenet": lenet, "noise": noise, "split": split, "start": start}
+STUDIES = {"bootstrap": bootstrap, "lenet": lenet, "noise": noise, "split": split, "start": start}
 
 if __name__ == "__main__":
     main()

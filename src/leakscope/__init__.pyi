@@ -3,7 +3,8 @@
 from .attacks import ATTACKS, Checkpoint, Optimisation, Stop, attack, from_attack, recover_labels, register_attack
 from .attacks.analytic.scan import analytic_scan
 from .attacks.learned.inverter import Inverter
-from .attacks.learned.learned import LearnedAttack, load_inverter
+from .attacks.learned.learned import LearnedAttack
+from .attacks.learned.load import load_inverter
 from .client import (
     Adam,
     Augmentation,

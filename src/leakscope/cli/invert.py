@@ -125,7 +125,7 @@ def invert(
     """
     from leakscope.attacks import Optimisation, from_attack
     from leakscope.attacks.learned.inverter import Inverter
-    from leakscope.attacks.learned.learned import load_inverter
+    from leakscope.attacks.learned.load import load_inverter
     from leakscope.audit.images import load_images, pieces
     from leakscope.audit.run import CHECKPOINT, Case
     from leakscope.audit.store import ensure_writable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast, final
@@ -17,15 +17,12 @@ from torch import Tensor, nn
 
 from leakscope.attacks.labels import UNKNOWN_LABEL, known_or_recovered
 from leakscope.attacks.learned.losses import hungarian_mse
+from leakscope.attacks.learned.signature import Signature
 from leakscope.attacks.learned.training import Stage
-from leakscope.attacks.settings import settings
 from leakscope.errors import BadInput, NotApplicable
-from leakscope.models import VisionModel
 from leakscope.types import (
     Batch,
     Callback,
-    ClientProtocol,
-    Defence,
     Knows,
     Observation,
     Outcome,
@@ -34,7 +31,7 @@ from leakscope.types import (
     Status,
 )
 
-__all__ = ["InverseNetwork", "Inverter", "Signature", "read_file"]
+__all__ = ["InverseNetwork", "Inverter", "read_file"]
 
 _VERSION = 1
 
@@ -72,67 +69,6 @@ class InverseNetwork(nn.Module):
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signature:
-    """What an inverter was fitted for. It answers nothing else: it would return pictures that mean nothing."""
-
-    model: str
-    fingerprint: str
-    input: tuple[int, ...]
-    batch_size: int
-    signal: tuple[tuple[str, tuple[int, ...]], ...]
-    protocol: str
-    defences: str
-
-    @staticmethod
-    def of(
-        model: VisionModel,
-        protocol: ClientProtocol,
-        defences: Sequence[Defence],
-        signal: Mapping[str, Tensor],
-        batch_size: int,
-    ) -> Signature:
-        return Signature(
-            model=model.name,
-            fingerprint=model.fingerprint(),
-            input=model.input.shape,
-            batch_size=batch_size,
-            signal=tuple((name, tuple(value.shape)) for name, value in signal.items()),
-            protocol=json.dumps(settings(protocol), sort_keys=True),
-            defences=json.dumps(settings(tuple(defences)), sort_keys=True),
-        )
-
-    def check(self, observation: Observation, *, any_weights: bool) -> None:
-        """Raise :class:`NotApplicable` with what differs. Defences may: a server need not know of them."""
-        seen = Signature.of(
-            observation.model,
-            observation.protocol,
-            observation.defences,
-            observation.signal,
-            observation.batch_size,
-        )
-        if seen.input != self.input or seen.model != self.model:
-            raise _differs("model", f"{self.model} on {self.input}", f"{seen.model} on {seen.input}")
-        if seen.batch_size != self.batch_size:
-            raise _differs("batch size", str(self.batch_size), str(seen.batch_size))
-        if dict(seen.signal) != dict(self.signal):
-            ours, theirs = dict(self.signal), dict(seen.signal)
-            odd = next(name for name in [*ours, *theirs] if ours.get(name) != theirs.get(name))
-            raise _differs("signal", f"'{odd}' as {ours.get(odd)}", str(theirs.get(odd)))
-        if seen.protocol != self.protocol:
-            raise _differs("protocol", self.protocol, seen.protocol)
-        if seen.fingerprint != self.fingerprint and not any_weights:
-            raise NotApplicable(
-                f"This inverter was fitted to other weights of {self.model}. Fit it to these, or set any_weights: how "
-                "far it carries over is then a guess."
-            )
-
-
-def _differs(what: str, fitted: str, seen: str) -> NotApplicable:
-    return NotApplicable(f"This inverter was fitted to another {what}: {fitted}; the observation has {seen}.")
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Inverter:
     """Signal ↦ images by one forward pass of ``network``.
 
@@ -165,8 +101,13 @@ class Inverter:
         object.__setattr__(self, "digest", digest.hexdigest())
 
     @property
-    def public(self) -> Batch:
-        """What is left of the public images: their mean. It stands for them where an observation is to hold some."""
+    def public(self) -> Batch | None:
+        """What is left of the public images: their mean. It stands for them where an observation is to hold some.
+
+        ``None`` where there were none: the images were made up.
+        """
+        if Knows.PUBLIC_DATA not in self.needs:
+            return None
         return Batch(images=self.mean[None].clamp(0, 1), labels=torch.zeros(1, dtype=torch.long), names=("mean",))
 
     def __call__(

@@ -8,22 +8,21 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Protocol, final, runtime_checkable
+from typing import Final, Protocol, final
 
 import torch
-from torch import Tensor
 
 from leakscope.attacks.learned.cache import Cache, Chunk, joined
-from leakscope.attacks.learned.inverter import InverseNetwork, Inverter, Signature, read_file
-from leakscope.attacks.learned.pairs import Pairs, replay_many
+from leakscope.attacks.learned.fitting import MOST_HELD_OUT, Fitting, one_signal, split_public
+from leakscope.attacks.learned.inverter import InverseNetwork, Inverter
+from leakscope.attacks.learned.pairs import Pairs
+from leakscope.attacks.learned.signature import Signature
 from leakscope.attacks.learned.synthesis import Synthesis
-from leakscope.attacks.learned.training import Stage, Training, train
+from leakscope.attacks.learned.training import Training, train
 from leakscope.attacks.optimisation import Checkpoint
-from leakscope.attacks.registry import attack
 from leakscope.attacks.settings import settings
 from leakscope.errors import BadInput
 from leakscope.models import VisionModel
-from leakscope.models.weights import load_into
 from leakscope.random import fork
 from leakscope.types import (
     Batch,
@@ -35,13 +34,10 @@ from leakscope.types import (
     Reconstruction,
 )
 
-__all__ = ["Architecture", "LearnedAttack", "load_inverter", "split_public"]
+__all__ = ["Architecture", "LearnedAttack"]
 
 log = logging.getLogger(__name__)
 
-_HELD_OUT: Final = 0.05
-_MOST_HELD_OUT: Final = 500
-_SLICE: Final = 512
 _fitted: dict[str, Inverter] = {}
 _KEPT: Final = 4
 
@@ -54,14 +50,6 @@ class Architecture(Protocol):
     ) -> InverseNetwork:
         """The untrained network; raises :class:`NotApplicable` for a model or signal it is not made for."""
         ...
-
-
-@runtime_checkable
-class Fits(Protocol):
-    """An attack that has a network to fit."""
-
-    @property
-    def architecture(self) -> Architecture: ...
 
 
 @final
@@ -127,17 +115,17 @@ class LearnedAttack:
             )
             for name, images, number in (
                 ("pairs/train", trained, count),
-                ("pairs/held out", held, max(1, min(_MOST_HELD_OUT, len(held) // batch_size))),
+                ("pairs/held out", held, max(1, min(MOST_HELD_OUT, len(held) // batch_size))),
             )
         ]
-        sent = _one_signal(sets[0])
+        sent = one_signal(sets[0])
         shapes = {name: tuple(value.shape[1:]) for name, value in sent.items()}
         signature = Signature.of(model, protocol, defences, {n: v[0] for n, v in sent.items()}, batch_size)
         network = self.architecture.build(model, shapes, batch_size, fork(generator, "network"))
         network.to(device=model.device, dtype=model.dtype)
         key = self._key(signature, public, generator)
         rows = [self._rows(signature, one, network) for one in sets]
-        fitting = _Fitting(
+        fitting = Fitting(
             network=network,
             rows=[values for _, values in rows],
             images=[one.public.images[indices].to(model.mean) for one, (indices, _) in zip(sets, rows, strict=True)],
@@ -226,85 +214,3 @@ def _digest(plain: object, public: Batch | None, generator: torch.Generator) -> 
     for part in (generator.get_state(), *(() if public is None else (public.images, public.labels))):
         digest.update(part.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Fitting:
-    """Rows and images of the training pairs and of those held out, and the error between them."""
-
-    network: InverseNetwork
-    rows: list[dict[str, Tensor]]
-    images: list[Tensor]
-
-    @property
-    def count(self) -> int:
-        return len(self.images[0])
-
-    def loss(self, stage: Stage, indices: Tensor) -> Tensor:
-        rows = {name: value[indices] for name, value in self.rows[0].items()}
-        return self.network.loss(stage, rows, self.images[0][indices])
-
-    def held_out(self, stage: Stage) -> float:
-        total = 0.0
-        for start in range(0, len(self.images[1]), _SLICE):
-            truth = self.images[1][start : start + _SLICE]
-            rows = {name: value[start : start + _SLICE] for name, value in self.rows[1].items()}
-            total += float(self.network.error(stage, rows, truth)) * len(truth)
-        return total / len(self.images[1])
-
-
-def split_public(public: Batch, batch_size: int, generator: torch.Generator) -> tuple[Batch, Batch]:
-    """Images to train on, and images that are only measured on; the split is by image, so no image is in both."""
-    held = max(batch_size, min(_MOST_HELD_OUT * batch_size, round(_HELD_OUT * len(public))))
-    if len(public) - held < batch_size:
-        raise BadInput(f"{len(public)} public images are too few: at least two batches of {batch_size} are needed.")
-    order = torch.randperm(len(public), generator=generator)
-
-    def part(indices: Tensor) -> Batch:
-        return Batch(images=public.images[indices], labels=public.labels[indices])
-
-    return part(order[held:]), part(order[:held])
-
-
-def load_inverter(path: Path, model: VisionModel, *, any_weights: bool = False) -> Inverter:
-    """The inverter that ``path`` holds, for ``model``; raises :class:`BadInput` where the file cannot be read."""
-    about, tensors = read_file(path)
-    signature: Signature = about["signature"]
-    if signature.model != model.name or signature.input != model.input.shape:
-        raise BadInput(
-            f"'{path}' inverts {signature.model} on {signature.input}, not {model.name} on {model.input.shape}."
-        )
-    method = attack(about["attack"], **about["options"])
-    if not isinstance(method, Fits):
-        raise BadInput(f"'{path}' names the attack '{about['attack']}', which is not one that is fitted.")
-    network = method.architecture.build(model, dict(signature.signal), signature.batch_size, torch.Generator())
-    state = {name.removeprefix("network/"): value for name, value in tensors.items() if name.startswith("network/")}
-    load_into(network, state, source=f"'{path}'")
-    network.to(device=model.device, dtype=model.dtype).eval().requires_grad_(False)
-    return Inverter(
-        attack=about["attack"],
-        options=about["options"],
-        signature=signature,
-        network=network,
-        mean=tensors["mean"].to(model.mean),
-        held_out=about["held_out"],
-        steps=about["steps"],
-        seconds=about["seconds"],
-        needs=tuple(Knows(one) for one in about["needs"]),
-        trace=tuple((str(a), int(b), float(c), float(d)) for a, b, c, d in about["trace"]),
-        any_weights=any_weights,
-    )
-
-
-def _one_signal(pairs: Pairs) -> dict[str, Tensor]:
-    """What the first client sends, {name: (1, …)}: its names and shapes are those of all."""
-    first = pairs.indices()[:1]
-    return replay_many(
-        pairs.model,
-        pairs.public.images[first],
-        pairs.public.labels[first],
-        protocol=pairs.protocol,
-        defences=pairs.defences,
-        generator=fork(pairs.generator, "first"),
-    )

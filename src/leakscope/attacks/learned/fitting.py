@@ -1,0 +1,75 @@
+"""The pairs of a fit: which images are trained on, which only measured on, and the errors between."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, final
+
+import torch
+from torch import Tensor
+
+from leakscope.attacks.learned.inverter import InverseNetwork
+from leakscope.attacks.learned.pairs import Pairs, replay_many
+from leakscope.attacks.learned.training import Stage
+from leakscope.errors import BadInput
+from leakscope.random import fork
+from leakscope.types import Batch
+
+__all__ = ["MOST_HELD_OUT", "Fitting", "one_signal", "split_public"]
+
+MOST_HELD_OUT: Final = 500
+"""Batches that are measured on: more would only cost time."""
+_HELD_OUT: Final = 0.05
+_SLICE: Final = 512
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitting:
+    """Rows and images of the training pairs and of those held out, and the error between them."""
+
+    network: InverseNetwork
+    rows: list[dict[str, Tensor]]
+    images: list[Tensor]
+
+    @property
+    def count(self) -> int:
+        return len(self.images[0])
+
+    def loss(self, stage: Stage, indices: Tensor) -> Tensor:
+        rows = {name: value[indices] for name, value in self.rows[0].items()}
+        return self.network.loss(stage, rows, self.images[0][indices])
+
+    def held_out(self, stage: Stage) -> float:
+        total = 0.0
+        for start in range(0, len(self.images[1]), _SLICE):
+            truth = self.images[1][start : start + _SLICE]
+            rows = {name: value[start : start + _SLICE] for name, value in self.rows[1].items()}
+            total += float(self.network.error(stage, rows, truth)) * len(truth)
+        return total / len(self.images[1])
+
+
+def split_public(public: Batch, batch_size: int, generator: torch.Generator) -> tuple[Batch, Batch]:
+    """Images to train on, and images that are only measured on; the split is by image, so no image is in both."""
+    held = max(batch_size, min(MOST_HELD_OUT * batch_size, round(_HELD_OUT * len(public))))
+    if len(public) - held < batch_size:
+        raise BadInput(f"{len(public)} public images are too few: at least two batches of {batch_size} are needed.")
+    order = torch.randperm(len(public), generator=generator)
+
+    def part(indices: Tensor) -> Batch:
+        return Batch(images=public.images[indices], labels=public.labels[indices])
+
+    return part(order[held:]), part(order[:held])
+
+
+def one_signal(pairs: Pairs) -> dict[str, Tensor]:
+    """What the first client sends, {name: (1, …)}: its names and shapes are those of all."""
+    first = pairs.indices()[:1]
+    return replay_many(
+        pairs.model,
+        pairs.public.images[first],
+        pairs.public.labels[first],
+        protocol=pairs.protocol,
+        defences=pairs.defences,
+        generator=fork(pairs.generator, "first"),
+    )
