@@ -134,7 +134,7 @@ def lenet(options: argparse.Namespace) -> None:
     for name in options.only.split(","):
         kind, _, rest = name.partition(":")
         extra = {key: int(value) for key, _, value in (pair.partition("=") for pair in rest.split("+") if pair)}
-        inverter = within(kind, options.minutes, public, model, ls.FedSGD(), **extra)
+        inverter = within(kind, options.minutes, public, model, ls.FedSGD(), (), options.fit_steps, **extra)
         began = time.perf_counter()
         images = inverter.images(signal)[:, 0]
         each = (time.perf_counter() - began) / len(test)

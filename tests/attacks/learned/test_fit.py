@@ -16,7 +16,7 @@ from leakscope.attacks.learned.git_coarse import CoarseGIT
 from leakscope.attacks.learned.scaling import ridge
 from leakscope.attacks.learned.structure import links_of
 
-SMALL = {"git-coarse": {"steps": 20, "hidden": 16, "bins": 256}, "lti": {"steps": 300, "hidden": 64, "lr": 1e-3}}
+SMALL = {"git-coarse": {"steps": 5, "hidden": 16, "bins": 256}, "lti": {"steps": 300, "hidden": 64, "lr": 1e-3}}
 
 
 def error_of(name, count=1, model=None, **options):
@@ -100,7 +100,7 @@ def test_on_an_observation_it_fits_itself():
     counted = len(steps)
     other = attack(observation, generator=seeded(), callback=lambda progress: steps.append(progress.step))
     assert torch.equal(one.images, other.images)
-    assert counted == 20
+    assert counted == 5
     assert len(steps) == counted  # the second time it was fitted already
     with pytest.raises(ls.MissingKnowledge, match="public data"):
         attack(seen(model, blobs(1), threat=ls.threats.WITH_LABELS), generator=seeded())

@@ -14,7 +14,9 @@ from typing import final
 
 import torch
 
-from leakscope.attacks.learned.git_network import INVERTIBLE, GITNetwork, Step
+from leakscope.attacks.learned.evidence import ConvEvidence
+from leakscope.attacks.learned.git_module import INVERTIBLE
+from leakscope.attacks.learned.git_network import RESIDUAL, GITNetwork, Step
 from leakscope.attacks.learned.hashing import Hash
 from leakscope.attacks.learned.learned import LearnedAttack
 from leakscope.attacks.learned.reading import LinearInput, Reading, gather, linear_input
@@ -33,11 +35,15 @@ __all__ = ["CoarseGIT", "git_coarse"]
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoarseGIT:
-    """The network for a model: modules of ``hidden`` units, gradients hashed into ``bins``, states into ``width``."""
+    """The network for a model: modules of ``hidden`` units, gradients hashed into ``bins``, states into ``width``.
+
+    ``evidence``: weigh the gradients of convolutions in, where the chain is plain enough to know what they are made of.
+    """
 
     hidden: int
     bins: int
     width: int
+    evidence: bool = True
 
     def __post_init__(self) -> None:
         for name, value in (("hidden", self.hidden), ("bins", self.bins), ("width", self.width)):
@@ -66,17 +72,40 @@ class CoarseGIT:
                 reads[closed.name] = closed
             size = batch_size * torch.Size(link.input).numel()
             undo = links[place + 1].before if plan and plan[-1].out.size <= self.width else None
+            undo = undo if undo is not None and undo.name in INVERTIBLE else None
+            raw = None
+            if self.evidence and batch_size == 1 and undo is not None and (size <= self.width or place == 0):
+                raw = self._raw(model, link, shapes, reads)
             plan.append(
                 Step(
                     link=link,
                     gradients=tuple(near) or tuple(reads)[:1],
                     closed=None if closed is None else closed.name,
-                    undo=undo if undo is not None and undo.name in INVERTIBLE else None,
+                    undo=undo,
+                    raw=raw,
                     # The pixels are what is wanted: they are never hashed.
                     out=Hash(size=size, bins=self.width if place else size, signed=True),
                 )
             )
         return GITNetwork(model, tuple(plan), reads, batch_size=batch_size, hidden=self.hidden, generator=generator)
+
+    def _raw(
+        self,
+        model: VisionModel,
+        link: Link,
+        shapes: Mapping[str, tuple[int, ...]],
+        reads: dict[str, Reading],
+    ) -> str | None:
+        """The reading of a convolution's gradient as it was sent, where it can be weighed as evidence."""
+        weight, head = f"{link.name}.weight", model.anatomy.classifier
+        layer = dict(model.named_modules()).get(link.name)
+        if weight not in shapes or head is None or head.bias is None or head.bias not in shapes or head.others:
+            return None
+        if layer is None or not ConvEvidence.takes(layer):
+            return None
+        for name, tensor in ((RESIDUAL, head.bias), (f"raw {link.name}", weight)):
+            reads[name] = gather(name, [tensor], shapes, bins=torch.Size(shapes[tensor]).numel())
+        return f"raw {link.name}"
 
     def _closed(
         self, model: VisionModel, link: Link, shapes: Mapping[str, tuple[int, ...]], *, place: int, head: bool
@@ -104,14 +133,15 @@ class CoarseGIT:
 )
 def git_coarse(
     *,
-    steps: int = 2000,
+    steps: int = 300,
     pairs: int = 0,
     hidden: int = 256,
     bins: int = 4096,
     width: int = 3072,
+    evidence: bool = True,
     lr: float = 3e-4,
     batch: int = 128,
-    patience: int | None = 6,
+    patience: int | None = 2,
     seed: int = 0,
     cache: Path | None = None,
 ) -> LearnedAttack:
@@ -122,10 +152,10 @@ def git_coarse(
     """
     return LearnedAttack(
         name="git-coarse",
-        architecture=CoarseGIT(hidden=hidden, bins=bins, width=width),
+        architecture=CoarseGIT(hidden=hidden, bins=bins, width=width, evidence=evidence),
         training=Training(lr=lr, schedule=cosine_decay, batch=batch, patience=patience, clip=1.0),
         steps=steps,
-        options={"hidden": hidden, "bins": bins, "width": width},
+        options={"hidden": hidden, "bins": bins, "width": width, "evidence": evidence},
         pairs=pairs,
         seed=seed,
         cache=cache,

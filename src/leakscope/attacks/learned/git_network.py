@@ -8,75 +8,38 @@ from typing import Final, final
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from leakscope.attacks.analytic.chain import Activation
+from leakscope.attacks.learned.evidence import ConvEvidence
+from leakscope.attacks.learned.git_module import GITModule, redone, undone
 from leakscope.attacks.learned.hashing import Hash
 from leakscope.attacks.learned.inverter import InverseNetwork
 from leakscope.attacks.learned.reading import Reading
-from leakscope.attacks.learned.scaling import Standardise, linear, ridge
 from leakscope.attacks.learned.structure import Link, inputs_of
 from leakscope.models import VisionModel
 
-__all__ = ["INVERTIBLE", "GITModule", "GITNetwork", "Step"]
+__all__ = ["RESIDUAL", "GITNetwork", "Step"]
 
-INVERTIBLE: Final = ("sigmoid", "tanh", "leaky")
-"""The activations that are undone on a state."""
 _SLICE: Final = 512
-_EDGE: Final = 1e-3
-"""Estimated outputs of an activation are kept this far from its bounds, where its inverse runs away."""
-_HELD: Final = 0.1
-
-
-@final
-class GITModule(nn.Module):
-    """[G_i, G_{i+1}, Â_i] ↦ Â_{i−1}: a linear map of the state, and a perceptron with one hidden layer for the rest.
-
-    The linear map is solved for, not trained: ridge regression from the estimated state to the true one, which a server
-    knows for its public images. The perceptron starts at zero, in units of what the linear map leaves over, so training
-    starts from the best linear chain. Where the link's input has a closed form, both only add to it.
-    """
-
-    left: Tensor
-    weight: Tensor
-    bias: Tensor
-
-    def __init__(self, gradients: int, state: int, out: int, *, hidden: int, generator: torch.Generator) -> None:
-        super().__init__()
-        self.scale_gradients, self.scale_state = Standardise(gradients), Standardise(state)
-        self.inner = linear(gradients + state, hidden, generator)
-        self.outer = linear(hidden, out, generator, zero=True)
-        self.register_buffer("weight", torch.zeros(out, state))
-        self.register_buffer("bias", torch.zeros(out))
-        self.register_buffer("left", torch.ones(out))
-
-    def forward(self, gradients: Tensor, state: Tensor, closed: Tensor | None) -> Tensor:
-        rows = torch.cat([self.scale_gradients(gradients), self.scale_state(state)], dim=1)
-        found = F.linear(state, self.weight, self.bias) + self.left * self.outer(F.gelu(self.inner(rows)))
-        return found if closed is None else closed + found
-
-    def start(self, gradients: Tensor, state: Tensor, closed: Tensor | None, targets: Tensor) -> None:
-        """Scales and the linear map, from training pairs; ``targets`` (N, out) are the true states below."""
-        wanted = targets if closed is None else targets - closed
-        self.scale_gradients.fit(gradients)
-        self.scale_state.fit(state)
-        weight, bias, _ = ridge(state, wanted, held=max(1, int(_HELD * len(targets))))
-        self.weight.copy_(weight.T)
-        self.bias.copy_(bias)
-        self.left.copy_((F.linear(state, self.weight, self.bias) - wanted).std(0, correction=0))
+_MEASURED: Final = 2048
+"""Pairs by which the errors of gradients are measured."""
+RESIDUAL: Final = "residual"
+"""The reading of ∂L/∂logits, for one image the gradient of the classifier's bias."""
 
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
     """The wiring of one module: the gradients it reads by name, the closed form of its link's input if there is one,
-    the activation to undo on the state that comes from above, and how its output is hashed."""
+    the activation to undo on the state that comes from above, and how its output is hashed. ``raw`` names the gradient
+    that is weighed as evidence (:mod:`~leakscope.attacks.learned.evidence`), for convolutions whose output is known."""
 
     link: Link
     gradients: tuple[str, ...]
     closed: str | None
     undo: Activation | None
     out: Hash
+    raw: str | None = None
 
 
 @final
@@ -104,33 +67,93 @@ class GITNetwork(InverseNetwork):
             steps.append(GITModule(gradients, state or gradients, step.out.width, hidden=hidden, generator=generator))
             above = step.out.width
         self.steps = nn.ModuleList(steps)
+        layers = dict(model.named_modules())
+        self.evidence = nn.ModuleDict(
+            {str(place): _evidence(layers[step.link.name], step) for place, step in enumerate(plan) if step.raw}
+        )
 
     def read(self, signal: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {name: reading(signal) for name, reading in self._reads.items()}
 
     def forward(self, rows: Mapping[str, Tensor]) -> Tensor:
-        state: Tensor | None = None
-        for step, module in zip(self._plan, self.steps, strict=True):
-            state = module(*self._inputs(step, rows, state))
+        state, delta = None, self._delta(rows)
+        for place, (step, module) in enumerate(zip(self._plan, self.steps, strict=True)):
+            assert isinstance(module, GITModule)
+            believed = module(*self._inputs(step, rows, state))
+            state, delta = self._weighed(place, believed, module.left, rows, state, delta)
         assert state is not None
         return self._model[0].denormalise(state.view(-1, *self._images))
 
     def start(self, rows: Mapping[str, Tensor], images: Tensor) -> None:
         truth = self._true_states(images)
-        state: Tensor | None = None
         with torch.no_grad():
-            for step, module in zip(self._plan, self.steps, strict=True):
+            state, delta = None, self._delta(rows)
+            for place, (step, module) in enumerate(zip(self._plan, self.steps, strict=True)):
                 assert isinstance(module, GITModule)
                 inputs = self._inputs(step, rows, state)
                 module.start(*inputs, truth[step.link.name])
-                state = module(*inputs)
+                if step.raw is not None and state is not None and delta is not None:
+                    some = slice(-_MEASURED, None)
+                    part = {name: value[some] for name, value in rows.items()}
+                    evidence = self.evidence[str(place)]
+                    assert isinstance(evidence, ConvEvidence)
+                    evidence.fit(truth[step.link.name][some], *self._found(step, part, state[some], delta[some]))
+                believed = module(*inputs)
+                state, delta = self._weighed(place, believed, module.left, rows, state, delta)
+
+    def _delta(self, rows: Mapping[str, Tensor]) -> Tensor | None:
+        """∂L/∂(input of the classifier), (N, D): what the first link below the head has come back to it."""
+        head = self._model[0].anatomy.classifier
+        if RESIDUAL not in rows or head is None:
+            return None
+        return rows[RESIDUAL] @ dict(self._model[0].named_parameters())[head.weight].detach()
+
+    def _weighed(
+        self,
+        place: int,
+        believed: Tensor,
+        left: Tensor,
+        rows: Mapping[str, Tensor],
+        above: Tensor | None,
+        delta: Tensor | None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The state with the link's gradient weighed in, and ∂L/∂state; as it was where there is no such evidence."""
+        step = self._plan[place]
+        if above is None:
+            return believed, delta  # the classifier: its closed form is all there is to know
+        if step.raw is None or delta is None:
+            return believed, None
+        evidence = self.evidence[str(place)]
+        assert isinstance(evidence, ConvEvidence)
+        states: list[Tensor] = []
+        deltas: list[Tensor] = []
+        with torch.no_grad():
+            for start in range(0, len(believed), _SLICE):
+                part = slice(start, start + _SLICE)
+                found = self._found(step, {n: v[part] for n, v in rows.items()}, above[part], delta[part])
+                states.append(evidence(believed[part], left, *found))
+                deltas.append(evidence.below(found[1]))
+        # Trained as if it were not there: what it changes is not differentiated.
+        return believed + (torch.cat(states) - believed).detach(), torch.cat(deltas)
+
+    def _found(
+        self, step: Step, rows: Mapping[str, Tensor], above: Tensor, delta: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """(G, D, z) of a convolution: its gradient, what came back to its output, its output."""
+        assert step.raw is not None
+        assert step.undo is not None
+        output = undone(above, step.undo)
+        slope = step.undo.derivative(redone(output, step.undo))
+        channels = dict(self._model[0].named_modules())[step.link.name].get_parameter("weight").shape[0]
+        gradient = rows[step.raw].view(len(above), channels, -1)
+        return gradient, (delta * slope).view(len(above), channels, -1), output
 
     def _inputs(
         self, step: Step, rows: Mapping[str, Tensor], state: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """(gradients, state, closed form) of one module."""
         gradients = torch.cat([rows[name] for name in step.gradients], dim=1)
-        parts: list[Tensor] = [] if state is None else [_undone(state, step.undo)]
+        parts: list[Tensor] = [] if state is None else [undone(state, step.undo)]
         if step.closed is not None:
             parts.append(rows[step.closed])
         base = rows[step.closed] if step.closed is not None and self._images[0] == 1 else None
@@ -155,6 +178,7 @@ class GITNetwork(InverseNetwork):
             parts = [f"G({name}) {self._reads[name].width}" for name in step.gradients]
             parts += [f"{undo}{above}"] if above else []
             parts += [f"closed form {self._reads[step.closed].width}"] if step.closed else []
+            parts += ["G = D U(a)ᵀ as evidence"] if step.raw else []
             kept = step.out.width
             what = "pixels" if place == len(self._plan) - 1 else f"input of {step.link.name}"
             hashed = "" if step.out.size == kept else f", hashed from {step.out.size}"
@@ -168,15 +192,6 @@ class GITNetwork(InverseNetwork):
         return lines
 
 
-def _undone(state: Tensor, activation: Activation | None) -> Tensor:
-    """What went into the activation that made this state; estimates are kept off its bounds."""
-    match activation.name if activation is not None else "":
-        case "sigmoid":
-            return torch.logit(state.clamp(_EDGE, 1 - _EDGE))
-        case "tanh":
-            return torch.atanh(state.clamp(-1 + _EDGE, 1 - _EDGE))
-        case "leaky":
-            assert activation is not None
-            return activation.inverse(state)
-        case _:
-            return state
+def _evidence(layer: nn.Module, step: Step) -> ConvEvidence:
+    assert isinstance(layer, nn.Conv2d)
+    return ConvEvidence(layer, step.link.input)
