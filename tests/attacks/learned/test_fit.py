@@ -106,6 +106,14 @@ def test_on_an_observation_it_fits_itself():
         attack(seen(model, blobs(1), threat=ls.threats.WITH_LABELS), generator=seeded())
 
 
+def test_what_is_withheld_is_not_trained_on():
+    model, batch = lenet(), blobs(1, seed=7)
+    kept = seen(model, batch, public=blobs(40), defences=[ls.defence("withhold", what="fc.*")])
+    found = ls.attack("git-coarse", **SMALL["git-coarse"])(kept, generator=seeded())
+    assert "fc.weight" not in kept.signal
+    assert found.images.shape == batch.images.shape
+
+
 def test_withheld_heads_and_hidden_layers():
     model = lenet()
     shapes = {name: tuple(value.shape) for name, value in model.named_parameters() if not name.startswith("fc")}

@@ -9,13 +9,11 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.learned.inverter import InverseNetwork
-from leakscope.attacks.learned.pairs import Pairs, replay_many
 from leakscope.attacks.learned.training import Stage
 from leakscope.errors import BadInput
-from leakscope.random import fork
 from leakscope.types import Batch
 
-__all__ = ["MOST_HELD_OUT", "Fitting", "one_signal", "split_public"]
+__all__ = ["MOST_HELD_OUT", "Fitting", "split_public"]
 
 MOST_HELD_OUT: Final = 500
 """Batches that are measured on: more would only cost time."""
@@ -60,16 +58,3 @@ def split_public(public: Batch, batch_size: int, generator: torch.Generator) -> 
         return Batch(images=public.images[indices], labels=public.labels[indices])
 
     return part(order[held:]), part(order[:held])
-
-
-def one_signal(pairs: Pairs) -> dict[str, Tensor]:
-    """What the first client sends, {name: (1, …)}: its names and shapes are those of all."""
-    first = pairs.indices()[:1]
-    return replay_many(
-        pairs.model,
-        pairs.public.images[first],
-        pairs.public.labels[first],
-        protocol=pairs.protocol,
-        defences=pairs.defences,
-        generator=fork(pairs.generator, "first"),
-    )

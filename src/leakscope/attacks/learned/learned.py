@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol, final
@@ -13,7 +13,7 @@ from typing import Final, Protocol, final
 import torch
 
 from leakscope.attacks.learned.cache import Cache, Chunk, joined
-from leakscope.attacks.learned.fitting import MOST_HELD_OUT, Fitting, one_signal, split_public
+from leakscope.attacks.learned.fitting import MOST_HELD_OUT, Fitting, split_public
 from leakscope.attacks.learned.inverter import InverseNetwork, Inverter
 from leakscope.attacks.learned.pairs import Pairs
 from leakscope.attacks.learned.signature import Signature
@@ -92,11 +92,15 @@ class LearnedAttack:
         model: VisionModel,
         batch_size: int = 1,
         defences: Sequence[Defence] = (),
+        sent: Collection[str] | None = None,
         generator: torch.Generator,
         callback: Callback | None = None,
         checkpoint: Checkpoint | None = None,
     ) -> Inverter:
-        """Replay the client on ``public`` images, train on what it sends, return the attack."""
+        """Replay the client on ``public`` images, train on what it sends, return the attack.
+
+        ``sent``: the names that reach the server, where the client is known to keep some to itself.
+        """
         if self.synthesis is not None:
             public = self.synthesis(model, generator=fork(generator, "synthesis"), callback=callback)
         if public is None:
@@ -111,6 +115,7 @@ class LearnedAttack:
                 batch_size=batch_size,
                 count=number,
                 defences=tuple(defences),
+                sent=None if sent is None else frozenset(sent),
                 generator=fork(generator, name),
             )
             for name, images, number in (
@@ -118,9 +123,9 @@ class LearnedAttack:
                 ("pairs/held out", held, max(1, min(MOST_HELD_OUT, len(held) // batch_size))),
             )
         ]
-        sent = one_signal(sets[0])
-        shapes = {name: tuple(value.shape[1:]) for name, value in sent.items()}
-        signature = Signature.of(model, protocol, defences, {n: v[0] for n, v in sent.items()}, batch_size)
+        first = sets[0].replay(sets[0].indices()[:1], "first")  # its names and shapes are those of all
+        shapes = {name: tuple(value.shape[1:]) for name, value in first.items()}
+        signature = Signature.of(model, protocol, defences, {n: v[0] for n, v in first.items()}, batch_size)
         network = self.architecture.build(model, shapes, batch_size, fork(generator, "network"))
         network.to(device=model.device, dtype=model.dtype)
         key = self._key(signature, public, generator)
@@ -182,6 +187,7 @@ class LearnedAttack:
                 model=observation.model,
                 batch_size=observation.batch_size,
                 defences=observation.defences,
+                sent=observation.signal.keys(),  # what a client withholds, a server sees by its absence
                 generator=seeded,
                 callback=callback,
             )

@@ -117,6 +117,7 @@ class Pairs:
     Every image serves once before any serves twice; a later pass draws other batches, and the defences draw anew. The
     images of a batch stand in the order of their labels: a gradient does not tell the order, so any will do, and this
     one can be learned. A chunk depends on the seed and its own number alone, so a broken run goes on where it was.
+    ``sent``: the names that reach the server, where the client keeps some to itself; all by default.
     """
 
     model: VisionModel
@@ -125,6 +126,7 @@ class Pairs:
     batch_size: int
     count: int
     defences: tuple[Defence, ...] = ()
+    sent: frozenset[str] | None = None
     generator: torch.Generator
 
     def __post_init__(self) -> None:
@@ -158,12 +160,16 @@ class Pairs:
         everyone = self.indices().split(self.chunk)
         for number in range(start, len(everyone)):
             indices = everyone[number]
-            signal = replay_many(
-                self.model,
-                self.public.images[indices],
-                self.public.labels[indices],
-                protocol=self.protocol,
-                defences=self.defences,
-                generator=fork(self.generator, f"chunk/{number}"),
-            )
-            yield indices, signal
+            yield indices, self.replay(indices, f"chunk/{number}")
+
+    def replay(self, indices: Tensor, stream: str) -> dict[str, Tensor]:
+        """What the clients with these images (n, B) send, {name: (n, …)}."""
+        signal = replay_many(
+            self.model,
+            self.public.images[indices],
+            self.public.labels[indices],
+            protocol=self.protocol,
+            defences=self.defences,
+            generator=fork(self.generator, stream),
+        )
+        return {name: value for name, value in signal.items() if self.sent is None or name in self.sent}
