@@ -23,7 +23,7 @@ import torch
 
 import leakscope as ls
 from _peer_images import read_images
-from leakscope.attacks.parts import MidGrey
+from leakscope.attacks.parts import EvenGrey
 
 TARGETS = {
     "lenet": ("leakscope:lenet-dlg", 32),
@@ -42,7 +42,7 @@ def attacks(step_seconds: float, budget: float) -> dict[str, ls.Optimisation]:
         "gauss-newton": ls.attack("gauss-newton", steps=100),
         "gauss-newton cg": ls.attack("gauss-newton", steps=100, solver="cg"),
         "signed adam": adam,
-        "signed adam, grey": replace(adam, init=MidGrey()),
+        "signed adam, grey": replace(adam, init=EvenGrey()),
         "l-bfgs": ls.attack("idlg", steps=10_000),
         "l-bfgs, grey": ls.attack("idlg", steps=10_000, start="grey"),
         "l-bfgs rel., grey": ls.attack("idlg", steps=10_000, start="grey", relative=True),

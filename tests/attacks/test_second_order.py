@@ -12,7 +12,7 @@ from leakscope.attacks.differentiate import Problem, exact
 from leakscope.attacks.linearised import ByProducts, Dense
 from leakscope.attacks.member import Member
 from leakscope.attacks.optimisation import Checkpoint
-from leakscope.attacks.parts import MidGrey, box, cosine_decay, normal, sign
+from leakscope.attacks.parts import EvenGrey, box, cosine_decay, normal, sign
 from leakscope.attacks.second_order import LevenbergMarquardt
 from leakscope.attacks.terms import Match, TotalVariation, Weighted
 from leakscope.client.fedavg import FedAvg
@@ -42,7 +42,7 @@ def small():
 
 def least_squares(**options):
     terms = options.pop("terms", (Weighted(term=Match(squared_l2)),))
-    steps, init = options.pop("steps", 12), options.pop("init", MidGrey())
+    steps, init = options.pop("steps", 12), options.pop("init", EvenGrey())
     return ls.Optimisation(terms=terms, steps=steps, init=init, optimiser=LevenbergMarquardt(**options))
 
 
@@ -194,7 +194,7 @@ def test_the_recipe_and_its_options():
     rec = ls.attack("gauss-newton", steps=12)(seen, generator=seeded())
     assert rec.outcome.status is ls.Status.TARGET_REACHED
     assert error(rec, images) < 1e-3
-    for options in ({"relative": False}, {"solver": "cg"}, {"damping": 1.0}):
+    for options in ({"relative": False}, {"solver": "cg"}, {"damping": 1.0}, {"grey": 0.1}):
         other = ls.attack("gauss-newton", steps=2, **options)(seen, generator=seeded())
         assert other.trace[0] != rec.trace[0][:2]
 
@@ -207,10 +207,10 @@ def test_relative_distance_weighs_layers_alike():
     assert float(relative_l2(replayed, observed)) == pytest.approx(expected, rel=1e-4)
 
 
-def test_mid_grey_is_half_whatever_the_normalisation():
+def test_even_grey_is_its_level_whatever_the_normalisation():
     seen, _ = target("leakscope:april-b?dim=32&depth=1", size=8, dtype=torch.float32)
     starts = []
-    attack = ls.Optimisation(terms=(Weighted(term=Match(squared_l2)),), steps=1, init=MidGrey(noise=0.0))
+    attack = ls.Optimisation(terms=(Weighted(term=Match(squared_l2)),), steps=1, init=EvenGrey(noise=0.0))
     attack(seen, generator=seeded(), callback=lambda p: starts.append(p.images()))
     torch.testing.assert_close(starts[0], torch.full_like(starts[0], 0.5))
 
@@ -233,7 +233,7 @@ def test_a_picture_is_encoded_where_the_search_is_over_coordinates():
     attack = ls.Optimisation(
         terms=(Weighted(term=Match(squared_l2)),),
         steps=1,
-        init=MidGrey(noise=0.0),
+        init=EvenGrey(noise=0.0),
         decode=lambda seen: Halved((seen.batch_size, *seen.input.shape)),
     )
     attack(seen, generator=seeded(), callback=lambda p: starts.append(p.images()))

@@ -20,8 +20,8 @@ from leakscope.types import Observation
 
 __all__ = [
     "DecayAt",
+    "EvenGrey",
     "Filter",
-    "MidGrey",
     "OptimiserSpec",
     "Start",
     "adam",
@@ -69,15 +69,20 @@ def grey(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MidGrey:
-    """Pixels of ½, disturbed by N(0, ``noise``²): nowhere near a picture, and not far from any."""
+class EvenGrey:
+    """Pixels of one ``level``, disturbed by N(0, ``noise``²): nowhere near a picture, and not far from any."""
 
+    level: float = 0.5
     noise: float = 0.02
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.level <= 1:
+            raise BadInput(f"The level of grey is {self.level}; pixels lie in [0, 1].")
 
     def start(self, observation: Observation, labels: Tensor | None, generator: torch.Generator) -> Tensor:
         model = observation.model
         noise = torch.randn((observation.batch_size, *observation.input.shape), generator=generator)
-        return model.normalise((0.5 + self.noise * noise).to(model.mean))
+        return model.normalise((self.level + self.noise * noise).to(model.mean))
 
 
 # --- Optimisers: torch.optim, described by a value --------------------------------------------------------------------

@@ -4,7 +4,7 @@ from typing import Literal
 
 from leakscope.attacks.labels import LabelSource, idlg, joint
 from leakscope.attacks.optimisation import Optimisation, Stop
-from leakscope.attacks.parts import MidGrey, lbfgs, normal
+from leakscope.attacks.parts import EvenGrey, lbfgs, normal
 from leakscope.attacks.registry import Leaky, register_attack
 from leakscope.attacks.terms import Match, Weighted
 from leakscope.functional.distances import relative_l2, squared_l2
@@ -43,7 +43,7 @@ def _leakage(labels: LabelSource, *, steps: int, lr: float, start: Start, relati
     return Optimisation(
         terms=(Weighted(term=Match(relative_l2 if relative else squared_l2)),),
         labels=labels,
-        init=MidGrey() if start == "grey" else normal,
+        init=EvenGrey() if start == "grey" else normal,
         optimiser=lbfgs(lr, line_search=True),
         stop=Stop(patience=20),
         steps=steps,

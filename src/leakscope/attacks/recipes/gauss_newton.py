@@ -3,7 +3,7 @@
 from typing import Literal
 
 from leakscope.attacks.optimisation import Optimisation, Stop
-from leakscope.attacks.parts import MidGrey
+from leakscope.attacks.parts import EvenGrey
 from leakscope.attacks.registry import Leaky, register_attack
 from leakscope.attacks.second_order import LevenbergMarquardt
 from leakscope.attacks.terms import Match, Weighted
@@ -26,17 +26,19 @@ def gauss_newton(
     relative: bool = True,
     damping: float = 1e-2,
     iterations: int = 100,
+    grey: float = 0.5,
     kinks: bool = False,
 ) -> Optimisation:
     """Squared distance of gradients by Levenberg–Marquardt, from an almost even grey; for smooth networks.
 
     A step costs as much as hundreds of first-order ones, and few are needed. ``relative``: each layer's distance is
-    taken relative to its observed norm. From N(0, 1), where first-order recipes start, the linear model misleads.
+    taken relative to its observed norm. ``grey``: the level to start from; pictures that are mostly dark, such as
+    digits, want 0.1. From N(0, 1), where first-order recipes start, the linear model misleads.
     """
     return Optimisation(
         terms=(Weighted(term=Match(relative_l2 if relative else squared_l2)),),
         optimiser=LevenbergMarquardt(solver=solver, damping=damping, iterations=iterations, kinks=kinks),
-        init=MidGrey(),
+        init=EvenGrey(level=grey),
         stop=Stop(patience=2, target=1e-10 if relative else None),  # 1e-5 of the gradient: rounding is near
         steps=steps,
     )
