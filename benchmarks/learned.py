@@ -1,6 +1,6 @@
 """Learned attacks on CIFAR-10: LTI against coarse GIT, under noise, as a start for optimisation; DCI by cut.
 
-    python benchmarks/learned.py lenet --data cifar10.zip [--pairs 10000] [--minutes 4] [--only git-coarse,git-coarse:evidence=0,lti]
+    python benchmarks/learned.py lenet --data cifar10.zip [--minutes 4] [--only git-coarse:evidence=0,lti]
     python benchmarks/learned.py bootstrap --data cifar10.zip [--pairs 10000]
     python benchmarks/learned.py noise --data cifar10.zip [--pairs 10000] [--minutes 4]
     python benchmarks/learned.py start --data cifar10.zip [--pairs 10000] [--images 10] [--steps 300]
