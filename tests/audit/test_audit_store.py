@@ -94,6 +94,7 @@ def test_the_record_says_what_was_attacked_and_how(tmp_path: Path, model: ls.Vis
         "mode": "train",
         "reduction": "mean",
         "share_buffers": False,
+        "micro_batch": None,
         "stochastic": False,
         "precision": "full",
         "trainable": [],

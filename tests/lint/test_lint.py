@@ -17,7 +17,7 @@ from leakscope.lint import Finding, lint
 from leakscope.metrics import _lpips_weights as trained_weights
 from leakscope.models import MODELS
 
-SMALL = [name for name in MODELS if not name.endswith(("-224", "-32")) and name != "resnet18"]
+SMALL = [name for name in MODELS if not name.endswith(("-224", "-32")) and name not in ("resnet18", "face-vit")]
 OTHERS = [
     "timm:vit_tiny_patch16_224",
     "timm:convnext_atto",

@@ -14,7 +14,7 @@ from leakscope.models.zoo.resnet import ResidualBlock
 ensure()
 import torchvision  # noqa: E402
 
-SMALL = [n for n in MODELS if not n.endswith(("224", "-32"))]  # those take seconds, or have tests of their own
+SMALL = [n for n in MODELS if not n.endswith(("224", "-32", "face-vit"))]  # those take seconds, or have their own tests
 
 
 def count(m: VisionModel) -> int:
