@@ -14,3 +14,16 @@ settings.register_profile("explore", deadline=None)
 settings.load_profile("fixed")
 
 torch.set_num_threads(1)
+
+LONG = (
+    "report/test_demo.py",
+    "audit/test_kill.py",
+    "audit/test_ray.py",
+    "capture/test_nvflare.py",
+    "capture/test_flower_simulation.py",
+)
+
+
+def pytest_collection_modifyitems(items):
+    """Long ones first: at the end one worker would wait for the other, or take half a module and its fixture again."""
+    items.sort(key=lambda item: not item.path.as_posix().endswith(LONG))
