@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -184,3 +187,17 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
         ensure_writable(tmp_path / "file" / "out")
     ensure_writable(tmp_path / "new" / "deep")
     assert list((tmp_path / "new" / "deep").iterdir()) == []
+
+
+def test_what_a_killed_process_left_half_written_is_swept(tmp_path: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    left = tmp_path / f".record.json.{ended.pid}.part"
+    ours, other = tmp_path / f".record.json.{os.getpid()}.part", tmp_path / ".unknown.part"
+    for path in (left, ours, other):
+        path.touch()
+    ensure_writable(tmp_path)
+    assert not left.exists()
+    assert ours.exists()
+    assert other.exists()
+    assert not (tmp_path / ".writable").exists()

@@ -174,9 +174,24 @@ def ensure_writable(folder: Path) -> None:
     """Make ``folder`` and try it out, so that an hour's work does not end in an error."""
     with _output(folder):
         folder.mkdir(parents=True, exist_ok=True)
+        _sweep(folder)
         with replacing(folder / ".writable") as part:
             part.touch()
-        (folder / ".writable").unlink()
+        (folder / ".writable").unlink(missing_ok=True)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what killed processes of this machine left half written; parts of those that live are theirs."""
+    for part in folder.glob(".*.part"):
+        owner = part.name.split(".")[-2]
+        if not owner.isdecimal():
+            continue
+        try:
+            os.kill(int(owner), 0)  # signal 0 asks, and does nothing
+        except (ProcessLookupError, OverflowError):
+            part.unlink(missing_ok=True)
+        except PermissionError:
+            continue
 
 
 @contextmanager
