@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import logging
-import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from io import BytesIO
@@ -18,7 +17,7 @@ from typing import Any, Final, TypeVar, final
 import numpy as np
 
 from leakscope.capture.names import Arrays, StateOrder
-from leakscope.capture.update import Fact, Kind, Update, save_update
+from leakscope.capture.update import Fact, Kind, Update, save_in_round
 from leakscope.errors import BadInput
 from leakscope.models import VisionModel
 from leakscope.models.text import as_names
@@ -158,8 +157,7 @@ class _Recorder:
             return
         try:
             update = made_update(received, sent, self.order, client=client, source=self.source, kind=self.kind)
-            name = re.sub(r"[^0-9A-Za-z-]+", "-", client)[:80]
-            save_update(update, self.folder / f"round-{update.round or 0:04d}" / f"client-{name}")
+            save_in_round(update, self.folder)
         except Exception as error:
             log.warning("The update of client %s was not captured: %s", client, error)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import importlib
 import logging
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, final
@@ -21,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from leakscope.capture.update import Fact, Kind, Update, save_update
+from leakscope.capture.update import Fact, Kind, Update, save_in_round
 from leakscope.errors import BadInput, MissingExtra
 
 try:
@@ -77,8 +76,7 @@ class CaptureFilter(_filter.Filter):  # pyright: ignore[reportUntypedBaseClass]
             source="nvflare filter",
             metadata=facts,
         )
-        name = re.sub(r"[^0-9A-Za-z-]+", "-", site)[:80]
-        save_update(update, Path(self.folder) / f"round-{update.round or 0:04d}" / f"client-{name}")
+        save_in_round(update, Path(self.folder))
 
 
 def _tensors(shareable: Any) -> tuple[Kind, dict[str, Tensor]]:

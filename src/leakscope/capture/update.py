@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ from torch import Tensor
 from leakscope.capture.files import LARGEST, read_json, read_tensors
 from leakscope.errors import BadInput, UnknownName
 
-__all__ = ["MANIFEST", "Fact", "Kind", "Update", "load_update", "save_update"]
+__all__ = ["MANIFEST", "Fact", "Kind", "Update", "load_update", "save_in_round", "save_update"]
 
 Kind = Literal["weights", "delta", "gradient"]
 Fact = str | int | float | bool
@@ -97,6 +98,12 @@ def save_update(update: Update, folder: Path | str) -> Path:
     text = json.dumps(manifest, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
     _write(folder / MANIFEST, text.encode("utf-8"))
     return folder
+
+
+def save_in_round(update: Update, root: Path) -> Path:
+    """Write the update to its place among a federation's: ``root/round-0001/client-NAME``."""
+    name = re.sub(r"[^0-9A-Za-z-]+", "-", update.client)[:80]
+    return save_update(update, root / f"round-{update.round or 0:04d}" / f"client-{name}")
 
 
 def load_update(folder: Path | str, *, limit: int = LARGEST) -> Update:

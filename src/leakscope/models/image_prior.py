@@ -6,7 +6,6 @@ Nothing is downloaded. :data:`DEFAULT` is EfficientNet-Lite0 with its ImageNet w
 from __future__ import annotations
 
 import importlib.util
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 
 from leakscope.errors import BadInput, MissingExtra, UnknownName
 from leakscope.models import sources
+from leakscope.models.watch import catching
 from leakscope.models.weights import load_into, read_weights
 
 __all__ = ["DEFAULT", "NormLayer", "PriorNetwork", "load_image_prior"]
@@ -53,14 +53,7 @@ class PriorNetwork:
         """What flows into each BatchNorm layer when the network sees pixels (B, 1 or 3, H, W), differentiable."""
         if images.shape[1] == 1:
             images = images.expand(-1, len(self.mean), -1, -1)  # grey pictures in a network for colour
-        caught: dict[str, Tensor] = {}
-        with ExitStack() as hooks:
-            for layer in self.layers:
-
-                def catch(module: nn.Module, inputs: tuple[Tensor, ...], name: str = layer.name) -> None:
-                    caught[name] = inputs[0]
-
-                hooks.callback(self.module.get_submodule(layer.name).register_forward_pre_hook(catch).remove)
+        with catching(self.module, [layer.name for layer in self.layers]) as caught:
             self.module((images - self.mean) / self.std)
         return [(layer, caught[layer.name]) for layer in self.layers if layer.name in caught]
 
