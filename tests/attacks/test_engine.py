@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import leakscope as ls
+from leakscope.attacks import differentiate, micro_batches
 from leakscope.attacks.optimisation import Checkpoint
 from leakscope.attacks.parts import cosine_decay, decay_at, grey, uniform
 from leakscope.attacks.terms import Match, Weighted
@@ -255,6 +256,15 @@ def test_which_gradient_is_used(seen):
     assert fine.evidence["gradient_error"] < 0.01
     assert ig(steps=2, gradient="exact")(seen, generator=seeded()).evidence["gradient"] == "exact"
     assert ls.attack("dlg", steps=1)(seen, generator=seeded()).evidence["gradient"] == "exact"
+
+
+def test_a_finer_step_is_tried_before_the_exact_gradient(seen, monkeypatch):
+    """One-sided differences bend in proportion to the step: with a large one the first try is off by over 2 %."""
+    monkeypatch.setitem(differentiate.RELATIVE_STEP, torch.float32, 1e-3)
+    monkeypatch.setattr(micro_batches, "FINER", 1e-3)
+    rec = ig(steps=1)(seen, generator=seeded())
+    assert rec.evidence["gradient"] == "fast, finer step"
+    assert rec.evidence["gradient_error"] < 0.02
 
 
 def test_the_exact_gradient_takes_over_when_the_fast_one_disagrees():
