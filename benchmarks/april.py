@@ -20,12 +20,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from PIL import Image
 
 import leakscope as ls
 from _peer_images import read_images
 from leakscope.attacks.parts import adam, cosine_decay
 
-RATES = {"april": 1.0, "dlg": 1.0, "inverting-gradients": 0.1, "tag": 1.0}
+RATES = {"april": 1.0, "dlg": 1.0, "inverting-gradients": 0.1, "tag": 0.1}
 
 
 def attack(name: str, steps: int, lr: float) -> ls.Optimisation:
@@ -52,13 +53,28 @@ def images(data: Path, count: int) -> tuple[str, list[ls.Batch]]:
     return name, [ls.Batch(images=p[None], labels=torch.tensor([n]), names=(called,)) for p, n, called in made]
 
 
-def run(seen: ls.Observation, batch: ls.Batch, name: str, steps: int, lr: float) -> dict[str, float]:
+def run(
+    seen: ls.Observation, batch: ls.Batch, name: str, steps: int, lr: float
+) -> tuple[dict[str, float], torch.Tensor]:
     began = time.process_time()
     found = attack(name, steps, lr)(seen, generator=torch.Generator().manual_seed(1))
     seconds = time.process_time() - began
     spread = (seen.model.normalise(found.images) - seen.model.normalise(batch.images)).square().mean()
     scores = {key: float(value.mean()) for key, value in ls.score(found, batch, ["mse", "ssim"]).items()}
-    return {**scores, "mse, normalised": float(spread), "seconds": seconds}
+    return {**scores, "mse, normalised": float(spread), "seconds": seconds}, found.images[0]
+
+
+def save_picture(columns: list[list[torch.Tensor]], path: Path) -> None:
+    """One column for each image: the original on top, below it what each attack brought back."""
+    rows = [torch.cat([pad(picture) for picture in row], dim=2) for row in zip(*columns, strict=True)]
+    pixels = (torch.cat(rows, dim=1).clamp(0, 1) * 255).round().byte().permute(1, 2, 0).expand(-1, -1, 3).numpy()
+    height, width = pixels.shape[:2]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels.copy()).resize((2 * width, 2 * height), Image.Resampling.NEAREST).save(path)
+
+
+def pad(picture: torch.Tensor) -> torch.Tensor:
+    return torch.nn.functional.pad(picture, (1, 1, 1, 1), value=1.0)
 
 
 def main() -> None:
@@ -80,12 +96,15 @@ def main() -> None:
     else:
         batches = batches[:-1]
     rows: list[dict[str, object]] = []
+    columns: list[list[torch.Tensor]] = []
     for batch in batches:
+        columns.append([batch.images[0]])
         draw = torch.Generator().manual_seed(0)
         seen = ls.observe(model, batch, protocol=ls.FedSGD(), threat=ls.threats.HONEST_SERVER, generator=draw)
         for called, tried in rates.items():
             for lr in tried:
-                scores = run(seen, batch, called, given.steps, lr)
+                scores, picture = run(seen, batch, called, given.steps, lr)
+                columns[-1].append(picture)
                 rows.append({"image": batch.names[0], "attack": called, "lr": lr, **scores})
                 print("  ".join(f"{v:.3g}" if isinstance(v, float) else str(v) for v in rows[-1].values()), flush=True)
     print(f"\n{name}, position_std {given.position_std}, {len(batches)} images, {given.steps} steps")
@@ -102,6 +121,7 @@ def main() -> None:
                     for k, v in middle.items()
                 )
             )
+    save_picture(columns, given.out.with_suffix(".png"))
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
 

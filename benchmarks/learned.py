@@ -1,6 +1,7 @@
 """Learned attacks on CIFAR-10: LTI against coarse GIT, under noise, as a start for optimisation; DCI by cut.
 
-    python benchmarks/learned.py lenet --data cifar10.zip [--minutes 4] [--only git-coarse:evidence=0,lti]
+    python benchmarks/learned.py gradients --data cifar10.zip [--minutes 4] [--only git-coarse:evidence=0,lti]
+        [--model leakscope:lenet-lti] [--weights FILE] [--matching 2000]
     python benchmarks/learned.py bootstrap --data cifar10.zip [--pairs 10000]
     python benchmarks/learned.py noise --data cifar10.zip [--pairs 10000] [--minutes 4]
     python benchmarks/learned.py start --data cifar10.zip [--pairs 10000] [--images 10] [--steps 300]
@@ -8,7 +9,7 @@
 
 One thread. Every fit gets the same pairs and about the same minutes of CPU time: a few steps are timed, and the rest of
 the minutes is divided by them. Test images are CIFAR-10's own; fits see training images only and
-choose their best point by some of those. One line for each: MSE, PSNR, SSIM over all test images, and the time.
+choose their best point by some of those. One line for each: MSE, PSNR, SSIM, LPIPS over all test images, and the time.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from leakscope.attacks.learned.pairs import replay_many
 from leakscope.attacks.learned.reading import LinearInput
 from leakscope.attacks.learned.scaling import ridge
 
-METRICS = ["mse", "psnr", "ssim"]
+METRICS = ["mse", "psnr", "ssim", "lpips"]
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -83,7 +84,8 @@ def scores(images: Tensor, truth: ls.Batch) -> dict[str, float]:
 
 
 def say(what: str, found: Mapping[str, float], more: str = "") -> None:
-    print(f"{what:<34} MSE {found['mse']:.5f}  PSNR {found['psnr']:6.2f}  SSIM {found['ssim']:.3f}  {more}", flush=True)
+    means = f"MSE {found['mse']:.5f}  PSNR {found['psnr']:6.2f}  SSIM {found['ssim']:.3f}  LPIPS {found['lpips']:.3f}"
+    print(f"{what:<34} {means}  {more}", flush=True)
 
 
 def within(
@@ -126,20 +128,54 @@ def within(
     return inverter
 
 
-def lenet(options: argparse.Namespace) -> None:
-    model = ls.load_model("leakscope:lenet-lti", num_classes=10, image_size=32, seed=0)
+def gradients(options: argparse.Namespace) -> None:
+    """Coarse GIT against LTI on one model; with ``--matching``, Inverting Gradients on some of the same images."""
+    model = ls.load_model(options.model, num_classes=10, image_size=32, weights=options.weights, seed=0)
     public, test = cifar(options.data, "train", options.pairs), cifar(options.data, "test", 200)
     say("mean image", scores(public.images.mean(0).expand_as(test.images), test))
     signal = replay_many(model, test.images[:, None], test.labels[:, None], protocol=ls.FedSGD(), generator=seeded(2))
     for name in options.only.split(","):
-        kind, _, rest = name.partition(":")
-        extra = {key: int(value) for key, _, value in (pair.partition("=") for pair in rest.split("+") if pair)}
+        kind, extra = _parsed(name)
         inverter = within(kind, options.minutes, public, model, ls.FedSGD(), (), options.fit_steps, **extra)
         began = time.perf_counter()
         images = inverter.images(signal)[:, 0]
         each = (time.perf_counter() - began) / len(test)
         say(name, scores(images, test), f"{1000 * each:.1f} ms an image")
-        inverter.save(Path(f"out/learned/{kind}-{rest or 'default'}.safetensors"))
+        inverter.save(Path(f"out/learned/{name.replace(':', '-')}.safetensors"))
+        say(f"{name}, the first {options.images}", scores(images[: options.images], _some(test, options.images)))
+    if options.matching:
+        _matched("inverting-gradients", model, _some(test, options.images), options.matching)
+
+
+def _parsed(name: str) -> tuple[str, dict[str, object]]:
+    """``attack:key=1+other=2`` as the attack and its options."""
+    kind, _, rest = name.partition(":")
+    return kind, {key: int(value) for key, _, value in (pair.partition("=") for pair in rest.split("+") if pair)}
+
+
+def _some(batch: ls.Batch, count: int) -> ls.Batch:
+    return ls.Batch(images=batch.images[:count], labels=batch.labels[:count])
+
+
+def _matched(
+    name: str, model: ls.VisionModel, few: ls.Batch, steps: int, defences: tuple[ls.Defence, ...] = ()
+) -> None:
+    """Gradient matching on these images, one by one, labels known."""
+    found: list[Tensor] = []
+    began = time.process_time()
+    for index in range(len(few)):
+        one = ls.Batch(images=few.images[index : index + 1], labels=few.labels[index : index + 1])
+        seen = ls.observe(
+            model,
+            one,
+            protocol=ls.FedSGD(),
+            defences=defences,
+            threat=ls.threats.WITH_LABELS,
+            generator=seeded(2),
+        )
+        found.append(ls.attack(name, steps=steps)(seen, generator=seeded(3)).images)
+    each = (time.process_time() - began) / len(few)
+    say(f"{name}, {len(few)} images, {steps} steps", scores(torch.cat(found), few), f"{each:.1f} s an image")
 
 
 def bootstrap(options: argparse.Namespace) -> None:
@@ -180,8 +216,12 @@ def noise(options: argparse.Namespace) -> None:
             generator=seeded(2),
         )
         for name in options.only.split(","):
-            inverter = within(name, options.minutes, public, model, ls.FedSGD(), (defence,), options.fit_steps)
+            kind, extra = _parsed(name)
+            inverter = within(kind, options.minutes, public, model, ls.FedSGD(), (defence,), options.fit_steps, **extra)
             say(f"{name}, noise {label}", scores(inverter.images(signal)[:, 0], test))
+        if options.matching:
+            _matched("inverting-gradients", model, _some(test, options.images), options.matching, (defence,))
+            _matched("dlg", model, _some(test, options.images), min(300, options.matching), (defence,))
 
 
 def start(options: argparse.Namespace) -> None:
@@ -285,11 +325,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=sorted(STUDIES))
     parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--model", default="leakscope:lenet-lti")
     parser.add_argument("--weights", type=Path)
     parser.add_argument("--pairs", type=int, default=10_000)
     parser.add_argument("--minutes", type=float, default=4)
     parser.add_argument("--only", default="git-coarse,lti")
-    parser.add_argument("--images", type=int, default=10)
+    parser.add_argument("--images", type=int, default=10, help="how many test images are optimised, one by one")
+    parser.add_argument("--matching", type=int, default=0, help="steps of gradient matching beside the inverters")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--fit-steps", type=int, help="of a fit, in place of minutes")
     parser.add_argument("--noises", default="relative 0.01,relative 0.1,absolute 0.01,absolute 0.1")
@@ -301,7 +343,7 @@ def main() -> None:
     STUDIES[options.what](options)
 
 
-STUDIES = {"bootstrap": bootstrap, "lenet": lenet, "noise": noise, "split": split, "start": start}
+STUDIES = {"bootstrap": bootstrap, "gradients": gradients, "noise": noise, "split": split, "start": start}
 
 if __name__ == "__main__":
     main()

@@ -13,8 +13,8 @@ from rich.text import Text
 from leakscope.cli.captured import Before, Captured, Model, believed, held_images, read_update
 from leakscope.cli.client_options import DEFAULT_CLIENT, ClientOptions
 from leakscope.cli.console import OUT, error, notice, say
+from leakscope.cli.model_options import GIVEN_MODEL, GivenModel
 from leakscope.cli.option_groups import with_options
-from leakscope.cli.options import Channels, Classes, ImageSize, Weights
 from leakscope.errors import BadInput
 
 if TYPE_CHECKING:
@@ -33,10 +33,7 @@ def check(
     ] = None,
     labels: Annotated[str | None, typer.Option(help="Classes of these images, such as 3,5.")] = None,
     before: Annotated[Path | None, Before] = None,
-    weights: Annotated[Path | None, Weights] = None,
-    num_classes: Annotated[int | None, Classes] = None,
-    image_size: Annotated[int | None, ImageSize] = None,
-    channels: Annotated[int | None, Channels] = None,
+    of: GivenModel = GIVEN_MODEL,
     client: ClientOptions = DEFAULT_CLIENT,
 ) -> None:
     """Check a captured UPDATE before attacking it: an attack on a client taken for another proves nothing.
@@ -47,13 +44,12 @@ def check(
     Exit code 0: fit to be attacked. 1: it is not, and nothing may be concluded from it. 2: unreadable, or misuse.
     """
     from leakscope.capture import check as run
-    from leakscope.models import load_model
 
     if labels is not None and not batch:
         raise BadInput("--labels are those of the images in --batch, and none were given.")
     belief = believed(client)
     found = read_update(update, before)
-    vision = load_model(model, num_classes=num_classes, image_size=image_size, channels=channels, weights=weights)
+    vision = of.build(model)
     held = held_images(batch, labels, vision) if batch else None
     report = run(found, vision, batch=held, client=belief)
     OUT.print(_table(found, report))

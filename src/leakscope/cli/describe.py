@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from rich.table import Table
 from rich.text import Text
 
 from leakscope.cli.console import OUT
-from leakscope.cli.options import Channels, Classes, ImageSize, ModelName, Weights
+from leakscope.cli.model_options import GIVEN_MODEL, GivenModel
+from leakscope.cli.option_groups import with_options
+from leakscope.cli.options import ModelName
 
 if TYPE_CHECKING:
     from leakscope.models import VisionModel
@@ -17,21 +18,18 @@ if TYPE_CHECKING:
 __all__ = ["describe"]
 
 
+@with_options
 def describe(
     model: Annotated[str, ModelName],
-    weights: Annotated[Path | None, Weights] = None,
-    num_classes: Annotated[int | None, Classes] = None,
-    image_size: Annotated[int | None, ImageSize] = None,
-    channels: Annotated[int | None, Channels] = None,
+    of: GivenModel = GIVEN_MODEL,
 ) -> None:
     """Show a model's anatomy: what it takes, and where its classifier, first layer and norms are.
 
     MODEL is leakscope:NAME, timm:NAME, torchvision:NAME or path/to/file.py:factory.
     """
     from leakscope.models import describe as rows
-    from leakscope.models import load_model
 
-    found = load_model(model, num_classes=num_classes, image_size=image_size, channels=channels, weights=weights)
+    found = of.build(model)
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")

@@ -11,8 +11,9 @@ import typer
 from leakscope.cli.captured import Before, Captured, Model, believed, held_images, read_update
 from leakscope.cli.client_options import DEFAULT_CLIENT, ClientOptions
 from leakscope.cli.console import say
+from leakscope.cli.model_options import GIVEN_MODEL, GivenModel
 from leakscope.cli.option_groups import with_options
-from leakscope.cli.options import SEEDS, Channels, Classes, ImageSize, Weights
+from leakscope.cli.options import SEEDS
 from leakscope.errors import BadInput
 
 __all__ = ["gate"]
@@ -39,10 +40,7 @@ def gate(
     ] = 1e-3,
     seed: Annotated[int, typer.Option(min=0, max=SEEDS, help="Seed of the attack.")] = 0,
     log: Annotated[Path | None, typer.Option(help="Append the decision to this file of JSON lines.")] = None,
-    weights: Annotated[Path | None, Weights] = None,
-    num_classes: Annotated[int | None, Classes] = None,
-    image_size: Annotated[int | None, ImageSize] = None,
-    channels: Annotated[int | None, Channels] = None,
+    of: GivenModel = GIVEN_MODEL,
     client: ClientOptions = DEFAULT_CLIENT,
 ) -> None:
     """Attack an UPDATE on the client, before it is sent, and say whether it may be.
@@ -56,12 +54,11 @@ def gate(
 
     from leakscope.gate import Policy
     from leakscope.gate import gate as run
-    from leakscope.models import load_model
 
     policy = Policy(thresholds={"psnr": psnr, "ssim": ssim}, steps=steps, seconds=seconds, replay=replay)
     belief = believed(client)
     found = read_update(update, before)
-    vision = load_model(model, num_classes=num_classes, image_size=image_size, channels=channels, weights=weights)
+    vision = of.build(model)
     held = held_images(images, labels, vision)
     generator = torch.Generator().manual_seed(seed)
     decision = run(found, vision, held, client=belief, policy=policy, generator=generator)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -9,21 +10,21 @@ import typer
 from rich.text import Text
 
 from leakscope.cli.console import OUT, say
-from leakscope.cli.options import Channels, Classes, ImageSize, ModelName, Weights
+from leakscope.cli.model_options import GIVEN_MODEL, GivenModel
+from leakscope.cli.option_groups import with_options
+from leakscope.cli.options import ModelName
 
 __all__ = ["lint"]
 
 
+@with_options
 def lint(
     model: Annotated[str, ModelName],
-    weights: Annotated[Path | None, Weights] = None,
     reference: Annotated[
         Path | None,
         typer.Option(help="A state the weights should be close to: an earlier round's, or another party's."),
     ] = None,
-    num_classes: Annotated[int | None, Classes] = None,
-    image_size: Annotated[int | None, ImageSize] = None,
-    channels: Annotated[int | None, Channels] = None,
+    of: GivenModel = GIVEN_MODEL,
 ) -> None:
     """Look for what a malicious server would plant in MODEL: imprint layers, identities, traps, fishing classifiers.
 
@@ -34,11 +35,10 @@ def lint(
     """
     from leakscope.capture.files import read_state
     from leakscope.lint import lint as run
-    from leakscope.models import load_model
 
-    vision = load_model(model, num_classes=num_classes, image_size=image_size, channels=channels)
-    if weights is not None:
-        vision.load_state_dict(read_state(weights))
+    vision = replace(of, weights=None).build(model)
+    if of.weights is not None:
+        vision.load_state_dict(read_state(of.weights))
     findings = run(vision, reference=None if reference is None else read_state(reference))
     for one in findings:
         OUT.print(Text.assemble((one.parameter, "bold"), f"  {one.kind} ({one.confidence} confidence)"), soft_wrap=True)

@@ -10,13 +10,16 @@ import typer
 
 from leakscope.cli.console import notice, say, where
 from leakscope.cli.interrupt import Interrupt
-from leakscope.cli.options import SEEDS, Channels, Classes, ImageSize, LabelsFile, ModelName, Weights, set_threads
+from leakscope.cli.model_options import GIVEN_MODEL, GivenModel
+from leakscope.cli.option_groups import with_options
+from leakscope.cli.options import SEEDS, LabelsFile, ModelName, set_threads
 from leakscope.cli.progress import clock
 from leakscope.errors import BadInput
 
 __all__ = ["train"]
 
 
+@with_options
 def train(
     model: Annotated[str, ModelName],
     images: Annotated[Path, typer.Argument(metavar="IMAGES", show_default=False)],
@@ -41,10 +44,7 @@ def train(
     ] = None,
     labels_file: Annotated[Path | None, LabelsFile] = None,
     seed: Annotated[int, typer.Option(min=0, max=SEEDS, help="Seed of the start, the order and the crops.")] = 0,
-    weights: Annotated[Path | None, Weights] = None,
-    num_classes: Annotated[int | None, Classes] = None,
-    image_size: Annotated[int | None, ImageSize] = None,
-    channels: Annotated[int | None, Channels] = None,
+    of: GivenModel = GIVEN_MODEL,
     threads: Annotated[int | None, typer.Option(help="Threads; 1 is best beside other work.")] = None,
     fresh: Annotated[
         bool, typer.Option("--fresh/--resume", help="Start over, or go on from the last epoch that ended.")
@@ -63,7 +63,6 @@ def train(
     from leakscope.audit.training import Epoch, TrainingPlan, held_out_score, training_key
     from leakscope.audit.training import train as run
     from leakscope.audit.training_files import save_trained, trained_by
-    from leakscope.models import load_model
 
     if out.suffix != ".safetensors":
         raise BadInput(f"--out is '{out}'; weights are written as .safetensors.")
@@ -72,9 +71,7 @@ def train(
     plan = TrainingPlan(epochs=epochs, batch_size=batch_size, optimiser=optimiser, lr=lr, pad=pad, flip=flip, seed=seed)
     ensure_writable(out.parent)
     checkpoint = out.with_name(f"{out.stem}.checkpoint.safetensors")
-    vision = load_model(
-        model, num_classes=num_classes, image_size=image_size, channels=channels, seed=seed, weights=weights
-    )
+    vision = of.build(model, seed=seed)
     data, test, classes = load_labelled(
         images,
         vision.input,
