@@ -130,7 +130,7 @@ def april_b(
     """ViT of APRIL, Architecture B, 32 px: the usual pre-norm transformer, dim 384, 4 heads, depth 4.
 
     ``dim`` and ``depth`` make it smaller, for quick looks; 0 is the paper's. ``position_std`` is the deviation of the
-    initial position table and class token. The paper does not give it: its Table 1 appears with 1, not with timm's 0.02.
+    initial position table and class token, which the paper does not give: its Table 1 appears with 1, not with 0.02.
     """
     return AprilViT(
         ResidualBlock,
