@@ -71,3 +71,12 @@ def test_what_cannot_be_cut_is_refused():
     with pytest.raises(ls.BadInput, match="never calls 'idle'"):
         ls.observe(odd, batch, protocol=ls.Split(cut="idle"), generator=seeded())
     assert not any(m._forward_hooks for m in odd.module.modules())
+
+
+def test_a_deeper_cut_has_called_more():
+    model = ls.load_model("leakscope:resnet20", num_classes=4, image_size=8, seed=0)
+    places = ["conv1", "layer1.0", "layer1.2", "layer2.0", "layer3.2"]
+    depths = [len(ls.Split(cut=place).called(model)) for place in places]
+    assert depths == sorted(set(depths))
+    assert ls.Split(cut="layer1").called(model) == ls.Split(cut="layer1.2").called(model)
+    assert not any(module._forward_pre_hooks for module in model.module.modules())

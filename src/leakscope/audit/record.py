@@ -75,7 +75,8 @@ class Record:
     streams forked from ``seed``. ``energies`` are the best losses of the restarts, ``restart`` is the one that was
     kept, by its loss alone. ``trace`` holds every measured loss, one row per restart. ``scores`` is what
     ``Scores.to_json`` gives, in the order of ``pictures``. ``cell`` and ``role`` say which cell of a campaign this is
-    and what for (see :mod:`leakscope.audit.cell`); both are plain for a run outside a campaign.
+    and what for (see :mod:`leakscope.audit.cell`); both are plain for a run outside a campaign. ``depth`` is how many
+    modules a client that sends features runs: of two cuts through one model, the deeper one has more.
     """
 
     schema: int = SCHEMA
@@ -94,6 +95,7 @@ class Record:
     versions: Mapping[str, str]
     cell: str = ""
     role: str = "attack"
+    depth: int | None = None
     defences: tuple[Mapping[str, object], ...] = ()
     error: str | None = None
     energy: float = math.nan

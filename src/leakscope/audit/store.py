@@ -24,6 +24,7 @@ from torch import Tensor
 
 from leakscope.attacks.settings import settings
 from leakscope.audit.record import FAILED, RECORD, Picture, Record, Target, read_record
+from leakscope.client import Split
 from leakscope.errors import BadInput
 from leakscope.metrics import Scores
 from leakscope.models import VisionModel
@@ -77,6 +78,7 @@ def begin_record(
         defences=tuple(_mapping(defence) for defence in defences),
         cell=cell,
         role=role,
+        depth=_depth(model, client),
         seed=seed,
         stream=stream,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -237,6 +239,11 @@ def _label(label: Tensor) -> int | str:
 def _other(label: Tensor) -> int | str:
     """A label that is not the original's; as many boxes in other places are other boxes."""
     return int(label) if label.ndim == 0 else f"other boxes: {_label(label)}"
+
+
+def _depth(model: VisionModel, client: ClientProtocol) -> int | None:
+    inner = getattr(client, "client", client)  # of one that augments its images
+    return len(inner.called(model)) if isinstance(inner, Split) else None
 
 
 def _mapping(value: object) -> Mapping[str, object]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, final
 
 import torch
@@ -83,3 +84,19 @@ class Split:
         if not caught:
             raise BadInput(f"The forward pass of {model.name} never calls '{self.cut}'. Cut at another module.")
         return {self.cut: rounded(caught[0], self.precision)}
+
+    def called(self, model: VisionModel) -> list[str]:
+        """The modules that begin before these features are there, in order: the more, the deeper the cut."""
+        order: list[str] = []
+
+        def note(name: str) -> Callable[[nn.Module, tuple[object, ...]], None]:
+            return lambda module, inputs: order.append(name)
+
+        blank = torch.zeros((1, *model.input.shape), device=model.device, dtype=model.dtype)
+        hooks = [module.register_forward_pre_hook(note(name)) for name, module in model.named_modules() if name]
+        try:
+            replace(self, mode="eval", stochastic=False).replay(model, blank, torch.zeros(1, device=model.device))
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return order

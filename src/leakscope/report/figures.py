@@ -8,18 +8,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeGuard
 
 from markupsafe import Markup
 
 from leakscope.audit.findings import Level
 
-__all__ = ["Point", "comparison", "interval", "loss_curve", "pareto", "spectrum"]
+__all__ = ["Point", "Series", "comparison", "curves", "interval", "loss_curve", "pareto", "spectrum"]
 
 _WIDTH, _HEIGHT = 560, 250
 _LEFT, _RIGHT, _TOP, _BOTTOM = 58, 14, 14, 42
 _MOST_POINTS: Final = 160
 _FLOOR: Final = 1e-30
+_ROW: Final = 18
+"""The height of a line of a legend."""
+_COLOURS: Final = 6
+"""How many lines the style sheet tells apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +35,16 @@ class Point:
     leaked: float
     interval: tuple[float, float]
     level: Level
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One line over named places: a value for each, or ``None`` where there is none. ``plain``: a line to compare with,
+    without colour."""
+
+    name: str
+    values: Sequence[float | None]
+    plain: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +131,40 @@ def pareto(points: Sequence[Point], cost_name: str) -> Markup:
     return _figure("Leakage against cost", parts)
 
 
+def curves(places: Sequence[str], series: Sequence[Series], name: str, *, below: str, apart: int = 0) -> Markup:
+    """Lines over places in an order; the last ``apart`` places do not continue it, and stand alone behind a gap."""
+    known = [line for line in series if any(_known(value) for value in line.values)]
+    values = [value for line in known for value in line.values if _known(value)]
+    if not values or len(places) < 2:
+        return Markup("")
+    top, height = _TOP + _ROW * -(-len(known) // 2) + 6, _HEIGHT + 60
+    bottom = height - _BOTTOM - 60
+    high = max(*values, 1.0) if max(values) <= 1 else max(values) * 1.05
+    y = _Axis(min(*values, 0.0), high, bottom, top)
+    x = _Axis(0, len(places) - 1 + (0.6 if apart else 0.0), _LEFT + 34, _WIDTH - _RIGHT - 24)
+    last = len(places) - apart  # the first place that stands apart
+    across = [x(index + (0.6 if index >= last else 0.0)) for index in range(len(places))]
+    parts = _axes(_Axis(0, 1, _LEFT, _WIDTH - _RIGHT), y, below, name, height=height, bottom=bottom, columns=False)
+    turned = Markup('<text class="tick" text-anchor="end" transform="translate({} {}) rotate(-32)">{}</text>')
+    parts += [turned.format(at + 5, bottom + 15, _short(place, 20)) for at, place in zip(across, places, strict=True)]
+    if 0 < apart < len(places):
+        middle = (across[last - 1] + across[last]) / 2
+        parts.append(_tag("line", cls="grid gap", x1=middle, x2=middle, y1=top, y2=bottom))
+    for index, line in enumerate(known):
+        cls = "plain" if line.plain else f"series series-{index % _COLOURS}"
+        right, down = _LEFT + (index % 2) * (_WIDTH - _LEFT) / 2, _TOP + _ROW * (index // 2)
+        parts.append(_tag("line", cls=f"line {cls}", x1=right, x2=right + 22, y1=down, y2=down))
+        parts.append(_text(_short(line.name, 34), right + 28, down + 4))
+        pairs = enumerate(zip(across, line.values, strict=True))
+        dots = [(at, y(value), place) for place, (at, value) in pairs if _known(value)]
+        joined = [(at, down) for at, down, place in dots if place < last]
+        if len(joined) > 1:
+            parts.append(_polyline(joined, f"line {cls}"))
+        parts += [_tag("circle", cls=f"spot {cls}", cx=at, cy=down, r=3.5) for at, down, _ in dots]
+    said = "; ".join(f"{line.name}: {_said(places, line.values)}" for line in known)
+    return _figure(f"{name} by {below}. {said}", parts, height=height)
+
+
 def comparison(rows: Sequence[tuple[str, float, float | None, Level]], metric: str) -> Markup:
     """One metric for every image: what the attack reached (dot) beside what came out without any leak (ring)."""
     rows = [row for row in rows if math.isfinite(row[1])][:40]
@@ -174,21 +222,24 @@ def _axes(
     percent: bool = False,
     left: int = _LEFT,
     height: int = _HEIGHT,
+    bottom: int | None = None,
     rows: bool = True,
+    columns: bool = True,
 ) -> list[Markup]:
     show: Callable[[float], str] = (lambda value: f"{value:.0%}") if percent else _tick
+    bottom = height - _BOTTOM if bottom is None else bottom
     parts: list[Markup] = []
     for value in y.ticks() if rows else ():
         parts.append(_tag("line", cls="grid", x1=left, x2=_WIDTH - _RIGHT, y1=y(value), y2=y(value)))
         parts.append(_text(show(value), left - 8, y(value) + 4, "end"))
-    for value in x.ticks():
-        parts.append(_text(_tick(value), x(value), height - _BOTTOM + 17, "middle"))
+    for value in x.ticks() if columns else ():
+        parts.append(_text(_tick(value), x(value), bottom + 17, "middle"))
         if not rows:
-            parts.append(_tag("line", cls="grid", x1=x(value), x2=x(value), y1=_TOP, y2=height - _BOTTOM))
-    parts.append(_tag("line", cls="axis", x1=left, x2=_WIDTH - _RIGHT, y1=height - _BOTTOM, y2=height - _BOTTOM))
+            parts.append(_tag("line", cls="grid", x1=x(value), x2=x(value), y1=_TOP, y2=bottom))
+    parts.append(_tag("line", cls="axis", x1=left, x2=_WIDTH - _RIGHT, y1=bottom, y2=bottom))
     parts.append(_text(below, (left + _WIDTH - _RIGHT) / 2, height - 6, "middle", cls="name"))
     if beside:
-        middle = (_TOP + height - _BOTTOM) / 2
+        middle = (_TOP + bottom) / 2
         turned = Markup('<text class="name" text-anchor="middle" transform="translate(12 {}) rotate(-90)">{}</text>')
         parts.append(turned.format(middle, beside))
     return parts
@@ -245,6 +296,16 @@ def _round_step(rough: float) -> float:
         return 1.0
     power = 10.0 ** math.floor(math.log10(rough))
     return next(step * power for step in (1, 2, 2.5, 5, 10) if step * power >= rough * (1 - 1e-9))
+
+
+def _known(value: float | None) -> TypeGuard[float]:
+    return value is not None and math.isfinite(value)
+
+
+def _said(places: Sequence[str], values: Sequence[float | None]) -> str:
+    """``0.93 at conv1, 0.41 at conv2``."""
+    pairs = zip(places, values, strict=True)
+    return ", ".join(f"{_tick(float(f'{value:.3g}'))} at {place}" for place, value in pairs if _known(value))
 
 
 def _ln(value: float) -> float:

@@ -24,6 +24,7 @@ from leakscope.errors import BadInput
 from leakscope.report.album import Album
 from leakscope.report.cell_view import CellLine, CellView, cell_line, cell_view
 from leakscope.report.citations import papers_of
+from leakscope.report.cuts import cut_curves
 from leakscope.report.limits import limits
 from leakscope.report.load import Audit
 from leakscope.report.toml_text import toml_text
@@ -137,6 +138,7 @@ def _render(audit: Audit, *, pictures: int, cells: int) -> str:
         "views": finding_views(audit),
         "pairs": pairs,
         "advice": advice(audit),
+        "cuts": cut_curves(audit, album),
         "limits": limits(audit),
         "attackers": attackers,
         "targets": targets,

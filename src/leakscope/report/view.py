@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from leakscope.report.album import Album, Shot
 from leakscope.report.caption import number
 from leakscope.report.load import Audit
 
-__all__ = ["FindingView", "Pair", "finding_views", "knowledge", "ladder", "worst_pairs"]
+__all__ = ["FindingView", "Pair", "finding_views", "knowledge", "ladder", "main_metric", "shown_name", "worst_pairs"]
 
 _METRICS: Final[Mapping[str, tuple[str, str]]] = {
     "psnr": ("PSNR", " dB"),
@@ -114,10 +114,20 @@ def ladder(audit: Audit) -> tuple[list[str], list[tuple[str, list[FindingView | 
     return attackers, [(target, [by.get(name) for name in attackers]) for target, by in targets.items()]
 
 
+def main_metric(names: Collection[str]) -> str:
+    """The metric that figures show: SSIM where it was computed."""
+    return next((name for name in ("ssim", "psnr", *names) if name in names), "")
+
+
+def shown_name(metric: str) -> str:
+    """``SSIM`` for ``ssim``."""
+    return _METRICS.get(metric, (metric, ""))[0]
+
+
 def _finding_view(audit: Audit, finding: Finding, place: int) -> FindingView:
     names = [name for name in _METRICS if any(name in image.scores for image in finding.images)]
     names += sorted({name for image in finding.images for name in image.scores} - set(names))
-    main = next((name for name in ("ssim", "psnr", *names) if name in names), "")
+    main = main_metric(names)
     rows = [
         (image.name, image.scores[main], image.control.get(main), image.level)
         for image in finding.images
@@ -132,7 +142,7 @@ def _finding_view(audit: Audit, finding: Finding, place: int) -> FindingView:
         knows=knowledge(audit, finding),
         share=f"{finding.leaked:.0%} of images ({low:.0%} to {high:.0%})" if known else "",
         bar=figures.interval(finding.leaked, finding.interval, finding.level),
-        comparison=figures.comparison(rows, _METRICS.get(main, (main, ""))[0]),
+        comparison=figures.comparison(rows, shown_name(main)),
         spectrum=figures.spectrum(values),
         analysis=(words, rest),
         metrics=tuple(names),

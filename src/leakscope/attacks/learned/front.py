@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import final
@@ -57,7 +56,7 @@ def front_of(model: VisionModel, protocol: ClientProtocol, *, parts: int) -> Fro
             "Feature inversion is for clients in evaluation mode, where each image's features are its own."
         )
     blank = torch.zeros((1, *model.input.shape), device=model.device, dtype=model.dtype)
-    called = _called(model, protocol.cut, blank)
+    called = protocol.called(model)
     own = {protocol.cut, *(name for name in called if name.startswith(f"{protocol.cut}."))}
     blocks = [block for block in model.anatomy.blocks if block in called and block not in own - {protocol.cut}]
     if len(blocks) > parts:
@@ -91,20 +90,3 @@ def _run(model: VisionModel, between: tuple[str, ...], cut: str, pixels: Tensor)
     finally:
         hook.remove()
     return [*(caught[name] for name in between), last[0]]
-
-
-def _called(model: VisionModel, cut: str, pixels: Tensor) -> list[str]:
-    """The modules that begin before the output of ``cut`` is there, in order."""
-    order: list[str] = []
-
-    def note(name: str) -> Callable[[nn.Module, tuple[object, ...]], None]:
-        return lambda module, inputs: order.append(name)
-
-    hooks = [module.register_forward_pre_hook(note(name)) for name, module in model.named_modules() if name]
-    try:
-        with torch.no_grad():
-            _run(model, (), cut, pixels)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return order
