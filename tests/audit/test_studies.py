@@ -10,6 +10,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import leakscope as ls
+from leakscope.audit.record import read_record
 from leakscope.audit.studies.architectures import FEASIBILITY, SMALL, beside
 from leakscope.audit.studies.components import kinds
 from leakscope.audit.studies.cut import cuts
@@ -190,3 +191,22 @@ def test_the_command_plans_and_concludes(tmp_path, monkeypatch):
     (line,) = csv.DictReader((tmp_path / "conclusions.csv").open(encoding="utf-8"))
     assert (line["mode"], line["feasible"], line["closed form"]) == ("eval", "no", "yes")
     assert (tmp_path / "points" / line["picture"]).is_file()
+
+
+def test_cuts_of_ones_own_choice_are_inverted_in_order_by_an_attack_that_is_fitted(tmp_path):
+    out = tmp_path / "cut"
+    command = ["study", "cut", "leakscope:lenet-dlg", "bundled:cat", "--image-size", "16", "--num-classes", "10"]
+    command += ["--attack", "dci", "--set", "width=4", "--steps", "2", "--split-at", "act2,conv1", "--out", str(out)]
+    refused = CliRunner().invoke(app, [*command[:-1], str(tmp_path / "none")])
+    assert [row["status"] for row in json.loads((tmp_path / "none" / "study.json").read_text())["rows"]] == [
+        "refused"
+    ] * 2, refused.output
+    done = CliRunner().invoke(app, [*command, "--public", "bundled:coffee,temple,astronaut,raccoon"])
+    assert done.exit_code == 0, done.output
+    rows = json.loads((out / "study.json").read_text())["rows"]
+    assert [(row["at"]["cut"], row["status"]) for row in rows] == [("1 conv1", "finished"), ("2 act2", "finished")]
+    records = [read_record(out / row["folder"]) for row in rows]
+    assert all("public data" in record.knows for record in records)
+    assert len({record.evidence["inverter"] for record in records}) == 2  # each cut has its own
+    with Image.open(out / "figure.png") as figure:
+        assert figure.height > 800

@@ -47,7 +47,10 @@ CONCLUSIONS: Final = "conclusions.csv"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """What a study varies: a model, a private batch, a client, a server and an attack."""
+    """What a study varies: a model, a private batch, a client, a server and an attack.
+
+    ``public``: images that the server has, for attacks that are fitted; its threat must say that it has some.
+    """
 
     model: VisionModel
     batch: Batch
@@ -55,6 +58,7 @@ class Setup:
     threat: ThreatModel
     attack: str
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    public: Batch | None = None
     seed: int = 0
 
     def case(self, **changes: Any) -> Case:
@@ -66,6 +70,7 @@ class Setup:
             threat=self.threat,
             attack_name=self.attack,
             attack=configured(self.attack, self.options),
+            public=self.public,
             seed=self.seed,
         )
         return replace(case, **changes)
@@ -113,8 +118,9 @@ Conclusion = Mapping[str, str | float]
 class Study:
     """A study: its points, what its figure shows along x and as lines, and which metric.
 
-    ``conclude`` makes a short table of all rows and the folder that holds their records. ``costly``: how long it will
-    take is measured, and said, before it starts.
+    ``ordered``: names along x have an order, and are joined by a line, with an image as it came back at each of them
+    underneath. ``conclude`` makes a short table of all rows and the folder that holds their records. ``costly``: how
+    long it will take is measured, and said, before it starts.
     """
 
     name: str
@@ -122,6 +128,7 @@ class Study:
     x: str
     series: str | None
     metric: str
+    ordered: bool = False
     conclude: Callable[[Sequence[Row], Path], list[Conclusion]] | None = None
     costly: bool = False
 
@@ -135,6 +142,7 @@ def register_study(
     x: str,
     series: str | None = None,
     metric: str = "psnr",
+    ordered: bool = False,
     cites: str | None = None,
     conclude: Callable[[Sequence[Row], Path], list[Conclusion]] | None = None,
     costly: bool = False,
@@ -142,7 +150,16 @@ def register_study(
     """Decorator: enter a function that yields points under ``name``; its docstring's first line is shown to users."""
 
     def enter(make: Maker) -> Maker:
-        study = Study(name=name, make=make, x=x, series=series, metric=metric, conclude=conclude, costly=costly)
+        study = Study(
+            name=name,
+            make=make,
+            x=x,
+            series=series,
+            metric=metric,
+            ordered=ordered,
+            conclude=conclude,
+            costly=costly,
+        )
         STUDIES.add(name, study, cites=cites, summary=(make.__doc__ or "").strip().partition("\n")[0])
         return make
 
@@ -165,7 +182,12 @@ def run_study(
         if stop():
             break
         told(point)
-        row = _run(point, out, callback)
+        try:
+            row = _run(point, out, callback)
+        except KeyboardInterrupt:  # in the middle of a fit, which has no state to keep
+            if stop():
+                break
+            raise
         if row.status == Status.INTERRUPTED:
             break
         rows.append(row)
@@ -231,6 +253,7 @@ def _write(study: Study, setup: Setup, rows: list[Row], out: Path) -> None:
         "x": study.x,
         "series": study.series,
         "metric": study.metric,
+        "ordered": study.ordered,
         "model": setup.model.name,
         "attack": setup.attack,
         "options": dict(setup.options),

@@ -12,9 +12,14 @@ from leakscope.errors import BadInput
 if TYPE_CHECKING:
     from leakscope.types import ClientProtocol
 
-__all__ = ["DEFAULT_CLIENT", "PANEL", "ClientOptions"]
+__all__ = ["DEFAULT_CLIENT", "PANEL", "ClientOptions", "Public"]
 
 PANEL: Final = "Client and server"
+Public: Final = typer.Option(
+    metavar="IMAGES",
+    help="Images that the server has, for attacks that are fitted; may be repeated.",
+    rich_help_panel=PANEL,
+)
 _LOCAL: Final = "Local training"
 
 
@@ -44,7 +49,11 @@ class ClientOptions:
         _client("Pattern of the parameters that are trained, such as head.*; may be repeated. By default all."),
     ] = None
     split_at: Annotated[
-        str | None, _client("Send the features at this module's output (split inference) in place of gradients.")
+        str | None,
+        _client(
+            "Send the features at this module's output (split inference) in place of gradients; several for study cut: "
+            "conv1,conv2."
+        ),
     ] = None
     micro_batch: Annotated[
         int | None,

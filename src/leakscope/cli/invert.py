@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from leakscope.cli.client_options import DEFAULT_CLIENT, PANEL, ClientOptions
+from leakscope.cli.client_options import DEFAULT_CLIENT, PANEL, ClientOptions, Public
 from leakscope.cli.console import notice, where
 from leakscope.cli.model_options import DEFAULT_MODEL, ModelOptions
 from leakscope.cli.option_groups import with_options
@@ -64,14 +64,7 @@ def invert(
             rich_help_panel=PANEL,
         ),
     ] = "honest-server",
-    public: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="IMAGES",
-            help="Images that the server has, for attacks that are fitted; may be repeated.",
-            rich_help_panel=PANEL,
-        ),
-    ] = None,
+    public: Annotated[list[str] | None, Public] = None,
     inverter: Annotated[
         Path | None, typer.Option(help="Invert with this file of leakscope fit, in place of an attack.")
     ] = None,

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from leakscope.cli.client_options import DEFAULT_CLIENT, PANEL, ClientOptions
+from leakscope.cli.client_options import DEFAULT_CLIENT, PANEL, ClientOptions, Public
 from leakscope.cli.console import ERR, OUT, notice, say, where
 from leakscope.cli.interrupt import Interrupt
 from leakscope.cli.model_options import DEFAULT_MODEL, ModelOptions
@@ -63,9 +63,11 @@ def study(
     threat: Annotated[
         str,
         typer.Option(
-            help="What the server knows: honest-server; labels, too; or statistics on top.", rich_help_panel=PANEL
+            help="What the server knows: honest-server; labels, too; statistics on top; public-data on top.",
+            rich_help_panel=PANEL,
         ),
     ] = "honest-server",
+    public: Annotated[list[str] | None, Public] = None,
 ) -> None:
     """Run STUDY on MODEL and IMAGES: a table (table.csv, study.json) and a figure.
 
@@ -76,6 +78,7 @@ def study(
     from leakscope.audit.images import load_images
     from leakscope.audit.study import CONCLUSIONS, STUDIES, TABLE, Setup, conclusions, run_study
     from leakscope.report.study_figure import pareto_figure, study_figure
+    from leakscope.types import Knows
 
     chosen = STUDIES[name].value
     options = options_from_text(attack, settings or [])
@@ -84,13 +87,18 @@ def study(
     out = out or Path("out") / re.sub(r"[^\w.-]+", "-", f"{name}-{model}").strip("-")
     vision = of.load(model)
     loaded = load_images(images, vision.input, parse_labels(labels, labels_file))
+    known = load_images(public, vision.input).batch if public else None
+    knowledge = threat_named(threat)
+    if known is not None:  # a server that has images knows that it has them
+        knowledge = knowledge.plus(Knows.PUBLIC_DATA)
     for line in (*loaded.notices, *client.notices()):
         notice(line)
     setup = Setup(
         model=vision,
         batch=loaded.batch,
         client=client.client(),
-        threat=threat_named(threat),
+        threat=knowledge,
+        public=known,
         attack=attack,
         options=options,
         seed=seed,
@@ -143,7 +151,9 @@ def _estimate(chosen: Study, setup: Setup, out: Path) -> None:
     if interrupt.asked:
         raise typer.Exit(130)
     quick = (
-        f" {instant} of them are closed forms, which take seconds or refuse, and are not counted." if instant else ""
+        f" {instant} of them are not counted: closed forms take seconds or refuse, learned attacks are fitted first."
+        if instant
+        else ""
     )
     say(f"{count} points, about {clock(total)} on this machine.{quick}")
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any, Final, cast
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from PIL import Image
 
+from leakscope.audit.record import read_record
 from leakscope.errors import BadInput
 
 __all__ = ["FIGURE", "PARETO", "pareto_figure", "study_figure"]
@@ -74,9 +77,57 @@ def _canvas(size: tuple[float, float]) -> tuple[Figure, Any]:
     return figure, axes
 
 
+def _ordered_figure(folder: Path, study: dict[str, Any]) -> Path:
+    """A line over names in their order; below, one image as it was and as it came back at each of them."""
+    x, metric = study["x"], study["metric"]
+    shown = [row for row in study["rows"] if metric in row["metrics"]]
+    figure = Figure(figsize=(max(8.0, 1.15 * (len(shown) + 1)), 6.2), dpi=150, layout="constrained")
+    FigureCanvasAgg(figure)
+    grid = figure.add_gridspec(2, max(1, len(shown) + 1), height_ratios=(3, 1))
+    axes = figure.add_subplot(grid[0, :])
+    axes.spines[["top", "right"]].set_visible(False)
+    names = [str(row["at"][x]) for row in study["rows"]]
+    where = [names.index(str(row["at"][x])) for row in shown]
+    for key, style, label in (("metrics", "o-", "mean"), ("best", ":", "most exposed image")):
+        values = [min(float(row[key][metric]), 150.0) for row in shown]
+        axes.plot(where, values, style, color=_COLOURS[0], label=label)
+    axes.set_xticks(range(len(names)), names, rotation=25, ha="right", fontsize=8)
+    axes.set_ylabel(str(_UNITS.get(metric, metric)))
+    axes.grid(axis="y", color="#e4e7ec")
+    axes.legend(frameon=False, fontsize=8)
+    axes.set_title(f"{study['study']}: {study['attack']} on {study['model']}", fontsize=10, loc="left")
+    for column, (name, path) in enumerate(_strip(folder, shown, x, metric)):
+        tile = figure.add_subplot(grid[1, column])
+        with Image.open(path) as picture:
+            tile.imshow(picture.convert("RGB"), interpolation="nearest")
+        tile.set_title(name, fontsize=7)
+        tile.set_axis_off()
+    figure.savefig(folder / FIGURE)
+    return folder / FIGURE
+
+
+def _strip(folder: Path, rows: list[dict[str, Any]], x: str, metric: str) -> list[tuple[str, Path]]:
+    """The picture that came back best anywhere: the original, then what each row made of it."""
+    records = [(row, folder / row["folder"], read_record(folder / row["folder"])) for row in rows]
+    scored = [
+        (value if record.scores["higher_is_better"][metric] else -value, index)
+        for _, _, record in records
+        for index, value in enumerate(record.metric(metric) or ())
+        if not math.isnan(value)
+    ]
+    if not scored:
+        return []
+    _, index = max(scored)
+    first = records[0][1] / records[0][2].pictures[index].original
+    made = [(str(row["at"][x]), place / record.pictures[index].reconstruction) for row, place, record in records]
+    return [("original", first), *made]
+
+
 def study_figure(folder: Path) -> Path:
-    """Draw the study in ``folder``: lines over numbers, bars over names; returns the file."""
+    """Draw the study in ``folder``: lines over numbers and ordered names, bars over others; returns the file."""
     study = _read(folder)
+    if study.get("ordered"):
+        return _ordered_figure(folder, study)
     rows, x, series, metric = study["rows"], study["x"], study["series"], study["metric"]
     figure, axes = _canvas((8.0, max(4.4, 0.3 * len({_place(row, series) for row in rows}))))
     shown = [row for row in rows if metric in row["metrics"]]

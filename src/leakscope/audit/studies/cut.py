@@ -1,6 +1,7 @@
 """Where a model is split between device and server: what the features at each cut still show."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from torch import nn
 
@@ -12,14 +13,20 @@ from leakscope.models import VisionModel
 MOST = 8
 
 
-@register_study("cut", x="cut")
+@register_study("cut", x="cut", ordered=True)
 def cut(setup: Setup) -> Iterator[Point]:
-    """The features at up to eight cuts through the model, from the input to the head, inverted one by one."""
-    places = cuts(setup.model)
+    """The features at up to eight cuts through the model, from the input to the head, inverted one by one.
+
+    With a client that is split already, the cuts are its own, several parted by commas: ``conv1,conv2``.
+    """
+    own = setup.client if isinstance(setup.client, Split) else None
+    places = cuts(setup.model) if own is None else [place.strip() for place in own.cut.split(",")]
     if not places:
         raise NotApplicable(f"No module of {setup.model.name} to cut at was found.")
-    for depth, place in enumerate(places, start=1):
-        yield Point(at={"cut": f"{depth} {place}"}, case=setup.case(client=Split(cut=place)))
+    clients = [Split(cut=place) if own is None else replace(own, cut=place) for place in places]
+    clients.sort(key=lambda one: len(one.called(setup.model)))
+    for depth, one in enumerate(clients, start=1):
+        yield Point(at={"cut": f"{depth} {one.cut}"}, case=setup.case(client=one))
 
 
 def cuts(model: VisionModel) -> list[str]:
