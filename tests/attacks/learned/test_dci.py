@@ -6,6 +6,7 @@ from cases import blank_error, blobs, lenet, seeded, seen
 
 import leakscope as ls
 from leakscope.attacks.learned.front import front_of
+from leakscope.attacks.learned.pairs import Pairs
 
 CUT = ls.Split(cut="act2")
 
@@ -47,6 +48,8 @@ def test_save_and_load(tmp_path):
             6,
             ["input of layer1.0", "input of layer2.0", "input of layer3.0", "layer3.1"],
         ),
+        ("timm:resnet50", "layer4.2", 9, [*(f"input of layer{stage}.0" for stage in (1, 2, 3, 4)), "layer4.2"]),
+        ("timm:repvgg_a0", "stages.3.0", 9, [*(f"input of stages.{stage}.0" for stage in range(4)), "stages.3.0"]),
     ],
 )
 def test_the_front_is_cut_into_parts(name, cut, parts, names):
@@ -79,3 +82,38 @@ def test_gradients_are_not_features():
         ls.attack("dci", steps=1).fit(blobs(20), ls.FedSGD(), model=lenet(), generator=seeded())
     with pytest.raises(ls.BadInput, match="no public images"):
         ls.attack("dci", steps=1).fit(None, CUT, model=lenet(), generator=seeded())
+
+
+def test_repvgg_is_inverted_block_by_block():
+    model, cut = ls.load_model("timm:repvgg_a0", num_classes=4, image_size=32, seed=0), ls.Split(cut="stages.0.1")
+    inverter = ls.attack("dci", steps=2, width=4, batch=4).fit(blobs(8, size=32), cut, model=model, generator=seeded())
+    assert [row[0] for row in inverter.trace][-1] == "parts 1–3"  # the stem and two blocks
+    assert inverter(seen(model, blobs(1, size=32, seed=3), cut), generator=seeded()).images.shape == (1, 3, 32, 32)
+
+
+@pytest.mark.parametrize("name", ["dci", "decoder"])
+def test_a_fit_that_knows_the_noise_does_better_on_noised_features(name):
+    model, public, test = lenet(), blobs(100), blobs(40, seed=50)
+    noise = ls.defence("gaussian-noise", scale=1.0)
+    method = ls.attack(name, steps=25, width=8, batch=16, lr=5e-3)
+    errors = {}
+    for known in ((), (noise,)):
+        inverter = method.fit(public, CUT, model=model, defences=known, generator=seeded())
+        pairs = Pairs(
+            model=model, protocol=CUT, public=test, batch_size=1, count=40, defences=(noise,), generator=seeded()
+        )
+        ((indices, sent),) = list(pairs.chunks())
+        made = inverter.images(sent).clamp(0, 1)
+        errors[bool(known)] = float((made - test.images[indices]).square().mean())
+    assert errors[True] < 0.8 * errors[False]
+
+
+def test_noise_is_drawn_anew_but_the_same_fit_ends_at_the_same_weights():
+    model, public, noise = lenet(), blobs(20), ls.defence("gaussian-noise", scale=1.0)
+    method = ls.attack("decoder", steps=2, width=4, batch=8)
+    known = [
+        method.fit(public, CUT, model=model, defences=d, generator=seeded()).digest for d in ((noise,), (noise,), ())
+    ]
+    assert known[0] == known[1] != known[2]
+    with pytest.raises(ls.NotApplicable, match="not one for each"):
+        ls.attack("dci").architecture.build(model, {"act2": (3, 12, 4, 4)}, 1, seeded())

@@ -5,7 +5,8 @@ trained on
 
     ‖F_k⁻¹(h_k) − h_{k−1}‖₁ + ‖x̂_k − x‖₁ + Σ_{j ≤ k} ‖F_{j…1}(x̂_k) − h_j‖₁,     x̂_k = F_1⁻¹ ∘ … ∘ F_k⁻¹(h_k),
 
-then inverses 1 … k are fine-tuned together on the same loss. Features count in units of their own deviation.
+then inverses 1 … k are fine-tuned together on the same loss. Features count in units of their own deviation. Where
+defences change what is sent, the last inverse is trained on that in place of h_K; what it is to give back stays clean.
 """
 
 from __future__ import annotations
@@ -123,12 +124,15 @@ class DCINetwork(InverseNetwork):
                 stages.append(Stage(name=_name(1, k), steps=steps, parameters=together))
         return tuple(stages)
 
+    def reads(self, stage: Stage) -> bool:
+        return _last(stage) == len(self.inverses) - 1
+
     def loss(self, stage: Stage, rows: Mapping[str, Tensor], images: Tensor) -> Tensor:
         pixels = images.flatten(0, 1)
         with torch.no_grad():
             truth = [self._scaled(h, k) for k, h in enumerate(self._front(pixels))]
         last = _last(stage)
-        made, below = self._down(truth[last], last)
+        made, below = self._down(self._sent(rows, truth[last], last), last)
         total = F.l1_loss(made, pixels)
         if not self._cycle:
             return total
@@ -139,8 +143,13 @@ class DCINetwork(InverseNetwork):
 
     def error(self, stage: Stage, rows: Mapping[str, Tensor], images: Tensor) -> Tensor:
         pixels, last = images.flatten(0, 1), _last(stage)
-        made, _ = self._down(self._scaled(self._front(pixels)[last], last), last)
+        made, _ = self._down(self._sent(rows, self._scaled(self._front(pixels)[last], last), last), last)
         return F.mse_loss(made.clamp(0, 1), pixels)
+
+    def _sent(self, rows: Mapping[str, Tensor], clean: Tensor, last: int) -> Tensor:
+        """The scaled features that inverse ``last`` starts from: those a client sent, where rows hold them."""
+        sent = rows.get(self._front.cut)
+        return clean if sent is None else self._scaled(sent.flatten(0, 1), last)
 
     def _down(self, scaled: Tensor, last: int) -> tuple[Tensor, Tensor]:
         """(pixels, the scaled features one part below) from the scaled features of part ``last``."""
@@ -186,7 +195,10 @@ class DCI:
         modules = {name for name, _ in model.named_modules()}
         if len(shapes) != 1 or not set(shapes) <= modules:
             raise NotApplicable("Feature inversion needs a client that sends the features of one module (Split).")
-        front = front_of(model, Split(cut=next(iter(shapes))), parts=self.parts)
+        ((cut, sent),) = shapes.items()
+        front = front_of(model, Split(cut=cut), parts=self.parts)
+        if sent != (batch_size, *front.shapes[-1]):
+            raise NotApplicable(f"The client sends features of shape {sent} for {batch_size} images: not one for each.")
         return DCINetwork(front, width=self.width, blockwise=self.blockwise, cycle=self.cycle, generator=generator)
 
 

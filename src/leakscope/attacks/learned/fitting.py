@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -24,27 +25,35 @@ _SLICE: Final = 512
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitting:
-    """Rows and images of the training pairs and of those held out, and the error between them."""
+    """Rows and images of the training pairs and of those held out, and the error between them.
+
+    ``replay``: what clients send, (0: training, 1: held out; which pairs) ↦ signals, in place of rows that are kept.
+    """
 
     network: InverseNetwork
     rows: list[dict[str, Tensor]]
     images: list[Tensor]
+    replay: Callable[[int, Tensor], dict[str, Tensor]] | None = None
 
     @property
     def count(self) -> int:
         return len(self.images[0])
 
     def loss(self, stage: Stage, indices: Tensor) -> Tensor:
-        rows = {name: value[indices] for name, value in self.rows[0].items()}
-        return self.network.loss(stage, rows, self.images[0][indices])
+        return self.network.loss(stage, self._rows(0, stage, indices), self.images[0][indices])
 
     def held_out(self, stage: Stage) -> float:
         total = 0.0
         for start in range(0, len(self.images[1]), _SLICE):
             truth = self.images[1][start : start + _SLICE]
-            rows = {name: value[start : start + _SLICE] for name, value in self.rows[1].items()}
+            rows = self._rows(1, stage, torch.arange(start, start + len(truth)))
             total += float(self.network.error(stage, rows, truth)) * len(truth)
         return total / len(self.images[1])
+
+    def _rows(self, which: int, stage: Stage, indices: Tensor) -> dict[str, Tensor]:
+        if self.replay is None or not self.network.reads(stage):
+            return {name: value[indices] for name, value in self.rows[which].items()}
+        return self.network.read(self.replay(which, indices))
 
 
 def split_public(public: Batch, batch_size: int, generator: torch.Generator) -> tuple[Batch, Batch]:

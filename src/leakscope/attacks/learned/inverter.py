@@ -52,7 +52,12 @@ class InverseNetwork(nn.Module):
         raise NotImplementedError
 
     replays: bool = True
-    """Whether training needs what the client sends; a network that runs the client's part itself does not."""
+    """Whether training needs what the client sends; a network that runs the client's part itself does not, unless
+    defences change what comes out of it. Then signals are replayed step by step: features are too large to keep."""
+
+    def reads(self, stage: Stage) -> bool:
+        """Whether this stage is trained on what the client sends."""
+        return True
 
     def stages(self, steps: int) -> tuple[Stage, ...]:
         """How it is trained: all of it at once, unless a network says otherwise."""

@@ -130,10 +130,17 @@ class LearnedAttack:
         network.to(device=model.device, dtype=model.dtype)
         key = self._key(signature, public, generator)
         rows = [self._rows(signature, one, network) for one in sets]
+
+        def replay(which: int, chosen: torch.Tensor) -> dict[str, torch.Tensor]:
+            # The draws depend on which pairs were chosen alone: other ones every epoch, the same after a kill.
+            stream = f"step/{','.join(str(index) for index in chosen.tolist())}"
+            return sets[which].replay(rows[which][0][chosen], stream)
+
         fitting = Fitting(
             network=network,
             rows=[values for _, values in rows],
             images=[one.public.images[indices].to(model.mean) for one, (indices, _) in zip(sets, rows, strict=True)],
+            replay=replay if defences and not network.replays else None,
         )
         network.start(fitting.rows[0], fitting.images[0])
         history = train(
