@@ -92,7 +92,7 @@ def _curve(
     ]
     without = audit.controls()
     control = [_mean(c.mean for c in _ran(audit, [without.get(o.key, "") for o in ran[p]], metric)) for p in places]
-    series.append(figures.Series(name="control: the same attacks without what was sent", values=control, plain=True))
+    series.append(figures.Series(name="control: noise in its place", values=control, plain=True))
     image, strip = _strip(album, {place: ran[client] for client, place in places.items()}, metric)
     return CutCurve(
         title=" · ".join(group),

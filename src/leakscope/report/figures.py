@@ -137,14 +137,18 @@ def curves(places: Sequence[str], series: Sequence[Series], name: str, *, below:
     values = [value for line in known for value in line.values if _known(value)]
     if not values or len(places) < 2:
         return Markup("")
-    top, height = _TOP + _ROW * -(-len(known) // 2) + 6, _HEIGHT + 60
-    bottom = height - _BOTTOM - 60
+    top = _TOP + _ROW * -(-len(known) // 2) + 6
+    room = 8 + 4 * max(len(_short(place, 20)) for place in places)  # for names that are turned
+    bottom = top + _HEIGHT - _BOTTOM - _TOP
+    height = bottom + room + _BOTTOM // 2
     high = max(*values, 1.0) if max(values) <= 1 else max(values) * 1.05
     y = _Axis(min(*values, 0.0), high, bottom, top)
     x = _Axis(0, len(places) - 1 + (0.6 if apart else 0.0), _LEFT + 34, _WIDTH - _RIGHT - 24)
     last = len(places) - apart  # the first place that stands apart
     across = [x(index + (0.6 if index >= last else 0.0)) for index in range(len(places))]
-    parts = _axes(_Axis(0, 1, _LEFT, _WIDTH - _RIGHT), y, below, name, height=height, bottom=bottom, columns=False)
+    parts = _axes(
+        _Axis(0, 1, _LEFT, _WIDTH - _RIGHT), y, below, name, height=height, top=top, bottom=bottom, columns=False
+    )
     turned = Markup('<text class="tick" text-anchor="end" transform="translate({} {}) rotate(-32)">{}</text>')
     parts += [turned.format(at + 5, bottom + 15, _short(place, 20)) for at, place in zip(across, places, strict=True)]
     if 0 < apart < len(places):
@@ -222,6 +226,7 @@ def _axes(
     percent: bool = False,
     left: int = _LEFT,
     height: int = _HEIGHT,
+    top: int = _TOP,
     bottom: int | None = None,
     rows: bool = True,
     columns: bool = True,
@@ -239,7 +244,7 @@ def _axes(
     parts.append(_tag("line", cls="axis", x1=left, x2=_WIDTH - _RIGHT, y1=bottom, y2=bottom))
     parts.append(_text(below, (left + _WIDTH - _RIGHT) / 2, height - 6, "middle", cls="name"))
     if beside:
-        middle = (_TOP + bottom) / 2
+        middle = (top + bottom) / 2
         turned = Markup('<text class="name" text-anchor="middle" transform="translate(12 {}) rotate(-90)">{}</text>')
         parts.append(turned.format(middle, beside))
     return parts
