@@ -26,12 +26,17 @@ import leakscope as ls
 from _peer_images import read_images
 from leakscope.attacks.parts import adam, cosine_decay
 
-RATES = {"april": 1.0, "dlg": 1.0, "inverting-gradients": 0.1, "tag": 0.1}
+RATES = {
+    "leakscope:april-b-28": {"april": 1.0, "dlg": 1.0, "inverting-gradients": 0.1, "tag": 0.1},
+    "leakscope:april-b": {"april": 1.0, "dlg": 1.0, "inverting-gradients": 0.1, "tag": 1.0},
+}
+ATTACKS = ("april", "dlg", "inverting-gradients", "tag")
 
 
-def attack(name: str, steps: int, lr: float) -> ls.Optimisation:
+def attack(name: str, steps: int, lr: float, alpha: float) -> ls.Optimisation:
     """The attack, with the optimiser that the paper gave to all of them; Inverting Gradients keeps its own."""
-    made = ls.attack(name, steps=steps, **({"lr": lr} if name in ("april", "inverting-gradients") else {}))
+    own = {"april": {"alpha": alpha}, "inverting-gradients": {"lr": lr}}
+    made = ls.attack(name, steps=steps, **own.get(name, {}))
     assert isinstance(made, ls.Optimisation)
     return made if name == "inverting-gradients" else replace(made, optimiser=adam(lr), schedule=cosine_decay)
 
@@ -54,10 +59,10 @@ def images(data: Path, count: int) -> tuple[str, list[ls.Batch]]:
 
 
 def run(
-    seen: ls.Observation, batch: ls.Batch, name: str, steps: int, lr: float
+    seen: ls.Observation, batch: ls.Batch, name: str, steps: int, lr: float, alpha: float
 ) -> tuple[dict[str, float], torch.Tensor]:
     began = time.process_time()
-    found = attack(name, steps, lr)(seen, generator=torch.Generator().manual_seed(1))
+    found = attack(name, steps, lr, alpha)(seen, generator=torch.Generator().manual_seed(1))
     seconds = time.process_time() - began
     spread = (seen.model.normalise(found.images) - seen.model.normalise(batch.images)).square().mean()
     scores = {key: float(value.mean()) for key, value in ls.score(found, batch, ["mse", "ssim"]).items()}
@@ -83,14 +88,15 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=20)
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--position-std", type=float, default=1.0)
-    parser.add_argument("--attacks", default=",".join(RATES))
+    parser.add_argument("--attacks", default=",".join(ATTACKS))
+    parser.add_argument("--alpha", type=float, default=100.0, help="of april, which the paper does not give")
     parser.add_argument("--sweep", default="", help="rates to try on the image after the last, separated by ','")
     parser.add_argument("--out", type=Path, default=Path("out/bench/april.json"))
     given = parser.parse_args()
     torch.set_num_threads(1)
     name, batches = images(given.data, given.images + 1)
     model = ls.load_model(f"{name}?position_std={given.position_std}", num_classes=10, seed=0)
-    rates = {n: [RATES[n]] for n in given.attacks.split(",")}
+    rates = {n: [RATES[name][n]] for n in given.attacks.split(",")}
     if given.sweep:
         batches, rates = batches[-1:], {n: [float(r) for r in given.sweep.split(",")] for n in rates}
     else:
@@ -103,7 +109,7 @@ def main() -> None:
         seen = ls.observe(model, batch, protocol=ls.FedSGD(), threat=ls.threats.HONEST_SERVER, generator=draw)
         for called, tried in rates.items():
             for lr in tried:
-                scores, picture = run(seen, batch, called, given.steps, lr)
+                scores, picture = run(seen, batch, called, given.steps, lr, given.alpha)
                 columns[-1].append(picture)
                 rows.append({"image": batch.names[0], "attack": called, "lr": lr, **scores})
                 print("  ".join(f"{v:.3g}" if isinstance(v, float) else str(v) for v in rows[-1].values()), flush=True)
