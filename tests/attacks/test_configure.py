@@ -10,6 +10,7 @@ import pytest
 import leakscope as ls
 from leakscope.attacks.configure import configured, has_loop, options_from_text, options_of
 from leakscope.attacks.registry import ATTACKS
+from leakscope.attacks.starts import FromAttack
 from leakscope.errors import BadInput, UnknownName
 
 
@@ -88,3 +89,14 @@ def test_every_attack_can_be_asked_for_its_options(name: str) -> None:
 def test_closed_forms_have_no_loop() -> None:
     assert has_loop("inverting-gradients")
     assert not has_loop("linear-layer")
+
+
+def test_an_optimisation_starts_from_what_another_attack_brings_back() -> None:
+    made = configured("inverting-gradients", {"steps": 3, "seconds": 5.0, "start_from": "linear-layer"})
+    assert isinstance(made, ls.Optimisation)
+    assert isinstance(made.init, FromAttack)
+    assert (made.steps, made.stop.seconds) == (3, 5.0)
+    with pytest.raises(UnknownName, match="linear-layer"):
+        configured("inverting-gradients", {"start_from": "linear"})
+    with pytest.raises(UnknownName):
+        configured("linear-layer", {"start_from": "linear-layer"})

@@ -56,7 +56,7 @@ def test_tag_weights_early_layers_most():
 
 @pytest.mark.parametrize("distance", [distances.squared_l2, distances.cosine])
 def test_signals_of_different_length_are_refused(distance):
-    with pytest.raises(ValueError, match="zip|replayed"):
+    with pytest.raises(ValueError, match=r"zip|replayed"):
         distance(tensors(0), tensors(1)[:2])
 
 

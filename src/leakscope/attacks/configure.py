@@ -2,6 +2,7 @@
 
 Options are the recipe's own parameters and, beside them, those fields of the attack it makes that plain data can give:
 ``population``, ``workers``, ``gradient``, and the stopping rule's ``seconds``, ``patience``, ``target``, ``tolerance``.
+An optimisation also takes ``start_from``, the name of an attack: what that brings back is where it begins.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast, get_type_hints
 
-from leakscope.attacks.optimisation import Stop
+from leakscope.attacks.optimisation import Optimisation, Stop
 from leakscope.attacks.registry import ATTACKS, attack
+from leakscope.attacks.starts import from_attack
 from leakscope.errors import BadInput, UnknownName
 from leakscope.plain import Mismatch, accepts, convert
 from leakscope.types import Attack
@@ -26,6 +28,7 @@ __all__ = ["check_stop", "configured", "has_loop", "options_from_file", "options
 log = logging.getLogger(__name__)
 
 _STOP: Final = frozenset(field.name for field in dataclasses.fields(Stop))
+_FROM: Final = "start_from"
 
 
 def configured(name: str, options: Mapping[str, object]) -> Attack:
@@ -39,6 +42,11 @@ def configured(name: str, options: Mapping[str, object]) -> Attack:
         except Mismatch as problem:
             given = f"{value!r} ({type(value).__name__})"
             raise BadInput(f"The option '{key}' of {name} is {given}; {problem}.") from problem
+    first = values.pop(_FROM, None)
+    if first is not None:
+        begun = configured(name, {key: value for key, value in options.items() if key != _FROM})
+        assert isinstance(begun, Optimisation)
+        return dataclasses.replace(begun, init=from_attack(first))
     stops = {key: values.pop(key) for key in list(values) if key in _STOP and key not in _own(name)}
     if not stops:
         return attack(name, **values)
@@ -109,6 +117,8 @@ def options_of(name: str) -> dict[str, Any]:
                 known = {**get_type_hints(Stop), **known}
             elif field.init and field.name not in known and accepts(kind):
                 known[field.name] = kind
+    if made is Optimisation:
+        known[_FROM] = str
     return known
 
 

@@ -43,7 +43,8 @@ def fit(
     defence: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME", help="A defence the client is known to use, as it is by default; may be repeated."
+            metavar="NAME",
+            help="A defence of the client, such as gaussian-noise?scale=0.1; may be repeated.",
         ),
     ] = None,
     labels: Annotated[
@@ -68,7 +69,7 @@ def fit(
     from leakscope.attacks import Checkpoint
     from leakscope.attacks.learned.learned import LearnedAttack
     from leakscope.audit.images import load_images
-    from leakscope.client import defence as defence_named
+    from leakscope.client import defence_from_text
 
     if threads is not None:
         set_threads(threads)
@@ -95,7 +96,7 @@ def fit(
             protocol,
             model=vision,
             batch_size=batch_size,
-            defences=[defence_named(name) for name in defence or ()],
+            defences=[defence_from_text(text) for text in defence or ()],
             generator=torch.Generator().manual_seed(seed),
             callback=watch,
             checkpoint=Checkpoint(folder=out.with_suffix(".training"), every=checkpoint_every),

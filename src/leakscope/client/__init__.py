@@ -8,7 +8,7 @@ from leakscope.client.fedavg import FedAvg
 from leakscope.client.fedsgd import FedSGD
 from leakscope.client.local_optimisers import Adam, Sgd, adamw
 from leakscope.client.observe import observe
-from leakscope.client.registry import DEFENCES, defence, defence_from, register_defence
+from leakscope.client.registry import DEFENCES, defence, defence_from, defence_from_text, register_defence
 from leakscope.client.split import Split
 
 __all__ = [
@@ -25,6 +25,7 @@ __all__ = [
     "client_from",
     "defence",
     "defence_from",
+    "defence_from_text",
     "joined",
     "observe",
     "register_defence",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar, get_type_hints
+from urllib.parse import parse_qsl
 
 from leakscope.errors import BadInput, UnknownName
 from leakscope.plain import Mismatch, convert
 from leakscope.registry import Registry
 from leakscope.types import Defence
 
-__all__ = ["DEFENCES", "defence", "defence_from", "register_defence"]
+__all__ = ["DEFENCES", "defence", "defence_from", "defence_from_text", "register_defence"]
 
 D = TypeVar("D", bound=type[Defence])
 
@@ -31,6 +32,20 @@ def register_defence(name: str, *, cites: str | None = None) -> Callable[[D], D]
 
 def defence(name: str, /, **options: object) -> Defence:
     """The defence registered as ``name``, configured; its options are the fields of its dataclass."""
+    return _made(name, options)
+
+
+def defence_from_text(text: str) -> Defence:
+    """A defence as somebody types it, options after a question mark: ``gaussian-noise?scale=0.1``."""
+    name, _, query = text.partition("?")
+    try:
+        options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+    except ValueError as error:
+        raise BadInput(f"Cannot read the options in '{text}': write name?key=value&key=value.") from error
+    return _made(name, options, text=True)
+
+
+def _made(name: str, options: Mapping[str, object], *, text: bool = False) -> Defence:
     made = DEFENCES[name].value
     fields = {f.name: f for f in dataclasses.fields(made)}  # type: ignore[arg-type]
     hints = get_type_hints(made)
@@ -39,7 +54,7 @@ def defence(name: str, /, **options: object) -> Defence:
         if key not in fields:
             raise UnknownName(f"option of {name}", key, fields)
         try:
-            values[key] = convert(value, hints[key])
+            values[key] = convert(value, hints[key], text=text)
         except Mismatch as problem:
             raise BadInput(f"The option '{key}' of {name} is {value!r}; {problem}.") from problem
     missing = [key for key, f in fields.items() if key not in options and not _has_default(f)]

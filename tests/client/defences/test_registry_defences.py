@@ -8,7 +8,7 @@ from defended import mlp, sent, setting, vit
 
 import leakscope as ls
 from leakscope.bibliography import BIBLIOGRAPHY
-from leakscope.client import DEFENCES, defence, defence_from
+from leakscope.client import DEFENCES, defence, defence_from, defence_from_text
 from leakscope.types import Defence
 
 ON_VIT = {"withhold", "fixed-position-embedding"}
@@ -91,3 +91,12 @@ def test_from_plain_data():
 def test_refusals(name, options, told):
     with pytest.raises(ls.BadInput, match=told):
         defence(name, **options)
+
+
+def test_a_defence_as_it_is_typed():
+    assert defence_from_text("gaussian-noise?scale=0.25") == defence("gaussian-noise", scale=0.25)
+    assert defence_from_text("withhold?what=position-embedding") == defence("withhold", what="position-embedding")
+    with pytest.raises(ls.BadInput, match="a number"):
+        defence_from_text("gaussian-noise?scale=much")
+    with pytest.raises(ls.BadInput, match="key=value"):
+        defence_from_text("gaussian-noise?scale")
