@@ -20,10 +20,9 @@ import math
 import time
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import final
 
 import numpy as np
 import torch
@@ -54,19 +53,6 @@ def cifar(path: Path, part: str, count: int, seed: int = 0) -> ls.Batch:
         pixels = [np.asarray(Image.open(io.BytesIO(archive.read(name))).convert("RGB")) for name in picked]
     images = torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).float() / 255
     return ls.Batch(images=images, labels=torch.tensor([classes.index(name.split("/")[-2]) for name in picked]))
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AbsoluteNoise(ls.Defence):
-    """g + N(0, std²), whatever the size of g: as the GIT paper states its noise."""
-
-    std: float
-
-    def __call__(
-        self, signal: Mapping[str, Tensor], *, setting: object, generator: torch.Generator
-    ) -> Mapping[str, Tensor]:
-        return {n: v + self.std * torch.randn(v.shape, generator=generator) for n, v in signal.items()}
 
 
 def scores(images: Tensor, truth: ls.Batch) -> dict[str, float]:
@@ -204,9 +190,8 @@ def noise(options: argparse.Namespace) -> None:
     public, test = cifar(options.data, "train", options.pairs), cifar(options.data, "test", 200)
     for label in options.noises.split(","):
         kind, size = label.split()
-        defence: ls.Defence = (
-            AbsoluteNoise(std=float(size)) if kind == "absolute" else ls.defence("gaussian-noise", scale=float(size))
-        )
+        per = "entry" if kind == "absolute" else "tensor"
+        defence = ls.defence("gaussian-noise", scale=float(size), per=per)
         signal = replay_many(
             model,
             test.images[:, None],

@@ -27,6 +27,14 @@ def test_noise_has_the_size_it_says(kind, per):
         assert (noisy[big] - plain[big]).norm() / plain[big].norm() == pytest.approx(0.5, rel=0.1)
 
 
+@pytest.mark.parametrize("kind", ["gaussian-noise", "laplace-noise"])
+def test_noise_of_a_deviation_is_blind_to_the_gradient(kind):
+    plain, made = sent(), defence(kind, scale=0.5, per="entry")
+    noise = flat(sent(made)) - flat(plain)
+    assert float(noise.std()) == pytest.approx(0.5, rel=0.05)
+    assert set(made.deviation(plain, 1).values()) == {0.5}
+
+
 def test_gauss_and_laplace_are_what_they_are_called():
     from scipy import stats
 

@@ -22,11 +22,12 @@ __all__ = ["GaussianNoise"]
 class GaussianNoise(Defence):
     """Adds Gaussian noise whose norm is ``scale`` times the gradient's.
 
-    g + scale · ‖g‖ / √n · N(0, 1), over each tensor's n entries, or over those of the whole ``signal``.
+    g + scale · ‖g‖ / √n · N(0, 1), over each tensor's n entries, or over those of the whole ``signal``. Per
+    ``entry`` the deviation is ``scale`` itself, whatever the size of g.
     """
 
     scale: float = 0.1
-    per: Literal["tensor", "signal"] = "tensor"
+    per: Literal["tensor", "signal", "entry"] = "tensor"
 
     def __post_init__(self) -> None:
         check_scale(self.scale, self.per)

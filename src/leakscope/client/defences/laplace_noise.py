@@ -27,7 +27,7 @@ class LaplaceNoise(Defence):
     """
 
     scale: float = 0.1
-    per: Literal["tensor", "signal"] = "tensor"
+    per: Literal["tensor", "signal", "entry"] = "tensor"
 
     def __post_init__(self) -> None:
         check_scale(self.scale, self.per)
