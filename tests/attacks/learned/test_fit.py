@@ -124,6 +124,28 @@ def test_withheld_heads_and_hidden_layers():
 
 
 @pytest.mark.parametrize(
+    ("extra", "modules"),
+    [(-1, ["fc", "conv2", "conv1"]), (1, ["fc", "conv3", "conv2", "conv2", "conv1"]), (-2, ["fc", "conv1"])],
+)
+def test_a_wrong_depth_costs_accuracy_and_is_kept_in_the_file(extra, modules, tmp_path):
+    model, path = lenet(), tmp_path / "inverter.safetensors"
+    wrong, right = (fitted(model, extra_links=n) for n in (extra, 0))
+    assert [step.link.name for step in wrong.network._plan] == modules
+    read = {name for step in wrong.network._plan for name in step.link.parameters}
+    assert read == {name for name, _ in model.named_parameters()}  # the real client's gradients, all of them
+    assert wrong.held_out > right.held_out
+    wrong.save(path)
+    image = seen(model, blobs(1, seed=7))
+    again = ls.load_inverter(path, model)(image, generator=seeded()).images
+    assert torch.equal(again, wrong(image, generator=seeded()).images)
+
+
+def test_a_chain_can_be_too_short_to_be_mistaken():
+    with pytest.raises(ls.NotApplicable, match="too few"):
+        fitted(extra_links=-3)
+
+
+@pytest.mark.parametrize(
     ("name", "links"),
     [
         ("leakscope:lenet-lti", ["conv1", "conv2", "conv3", "fc"]),

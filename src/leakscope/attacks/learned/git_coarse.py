@@ -20,7 +20,7 @@ from leakscope.attacks.learned.git_network import RESIDUAL, GITNetwork, Step
 from leakscope.attacks.learned.hashing import Hash
 from leakscope.attacks.learned.learned import LearnedAttack
 from leakscope.attacks.learned.reading import LinearInput, Reading, gather, linear_input
-from leakscope.attacks.learned.structure import Link, links_of
+from leakscope.attacks.learned.structure import Link, assumed, links_of
 from leakscope.attacks.learned.training import Training
 from leakscope.attacks.parts import cosine_decay
 from leakscope.attacks.registry import Leaky, register_attack
@@ -38,12 +38,15 @@ class CoarseGIT:
     """The network for a model: modules of ``hidden`` units, gradients hashed into ``bins``, states into ``width``.
 
     ``evidence``: weigh the gradients of convolutions in, where the chain is plain enough to know what they are made of.
+    ``extra_links``: for how many links deeper than it is the model is taken, see
+    :func:`~leakscope.attacks.learned.structure.assumed`.
     """
 
     hidden: int
     bins: int
     width: int
     evidence: bool = True
+    extra_links: int = 0
 
     def __post_init__(self) -> None:
         for name, value in (("hidden", self.hidden), ("bins", self.bins), ("width", self.width)):
@@ -53,7 +56,7 @@ class CoarseGIT:
     def build(
         self, model: VisionModel, shapes: Mapping[str, tuple[int, ...]], batch_size: int, generator: torch.Generator
     ) -> GITNetwork:
-        links = links_of(model)
+        links = assumed(links_of(model), self.extra_links)
         reads: dict[str, Reading] = {}
         for link in links:
             sent = [name for name in link.parameters if name in shapes]
@@ -64,7 +67,7 @@ class CoarseGIT:
         plan: list[Step] = []
         for place in reversed(range(len(links))):
             link = links[place]
-            near = [one.name for one in links[place : place + 2] if one.name in reads]
+            near = list(dict.fromkeys(one.name for one in links[place : place + 2] if one.name in reads))
             if not near and not plan:
                 continue  # nothing is known up here: the chain starts at the last link whose gradient was sent
             closed = self._closed(model, link, shapes, place=place, head=place == len(links) - 1)
@@ -74,7 +77,8 @@ class CoarseGIT:
             undo = links[place + 1].before if plan and plan[-1].out.size <= self.width else None
             undo = undo if undo is not None and undo.name in INVERTIBLE else None
             raw = None
-            if self.evidence and batch_size == 1 and undo is not None and (size <= self.width or place == 0):
+            known = not any(one.mistaken for one in links[place:])  # D comes down through all links above
+            if self.evidence and known and batch_size == 1 and undo is not None and (size <= self.width or place == 0):
                 raw = self._raw(model, link, shapes, reads)
             plan.append(
                 Step(
@@ -111,6 +115,8 @@ class CoarseGIT:
         self, model: VisionModel, link: Link, shapes: Mapping[str, tuple[int, ...]], *, place: int, head: bool
     ) -> LinearInput | None:
         """The closed form of a link's input, if the link is a linear layer that takes all of it as one row."""
+        if link.mistaken:
+            return None
         classifier, name = model.anatomy.classifier, f"input of {link.name}"
         layer: Layer | Classifier = Layer(weight=f"{link.name}.weight", bias=f"{link.name}.bias", module=link.name)
         if head and classifier is not None and not classifier.others:
@@ -139,6 +145,7 @@ def git_coarse(
     bins: int = 4096,
     width: int = 3072,
     evidence: bool = True,
+    extra_links: int = 0,
     lr: float = 3e-4,
     batch: int = 128,
     patience: int | None = 2,
@@ -149,13 +156,17 @@ def git_coarse(
 
     The paper gives no sizes. Here a module is a linear map in closed form and a perceptron on top; the bootstrap starts
     from the classifier's input as its gradient gives it, Gᵀ g_b / ‖g_b‖².
+
+    ``extra_links`` asks what a wrong idea of the architecture costs: the server reads the client's real gradients, but
+    its chain of modules has so many links more (or, below 0, fewer) than the client's model. A module for two links
+    estimates nothing between them, two modules for one link share its gradient; neither has closed forms.
     """
     return LearnedAttack(
         name="git-coarse",
-        architecture=CoarseGIT(hidden=hidden, bins=bins, width=width, evidence=evidence),
+        architecture=CoarseGIT(hidden=hidden, bins=bins, width=width, evidence=evidence, extra_links=extra_links),
         training=Training(lr=lr, schedule=cosine_decay, batch=batch, patience=patience, clip=1.0),
         steps=steps,
-        options={"hidden": hidden, "bins": bins, "width": width, "evidence": evidence},
+        options={"hidden": hidden, "bins": bins, "width": width, "evidence": evidence, "extra_links": extra_links},
         pairs=pairs,
         seed=seed,
         cache=cache,

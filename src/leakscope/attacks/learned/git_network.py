@@ -91,13 +91,13 @@ class GITNetwork(InverseNetwork):
             for place, (step, module) in enumerate(zip(self._plan, self.steps, strict=True)):
                 assert isinstance(module, GITModule)
                 inputs = self._inputs(step, rows, state)
-                module.start(*inputs, truth[step.link.name])
+                module.start(*inputs, truth[place])
                 if step.raw is not None and state is not None and delta is not None:
                     some = slice(-_MEASURED, None)
                     part = {name: value[some] for name, value in rows.items()}
                     evidence = self.evidence[str(place)]
                     assert isinstance(evidence, ConvEvidence)
-                    evidence.fit(truth[step.link.name][some], *self._found(step, part, state[some], delta[some]))
+                    evidence.fit(truth[place][some], *self._found(step, part, state[some], delta[some]))
                 believed = module(*inputs)
                 state, delta = self._weighed(place, believed, module.left, rows, state, delta)
 
@@ -159,15 +159,15 @@ class GITNetwork(InverseNetwork):
         base = rows[step.closed] if step.closed is not None and self._images[0] == 1 else None
         return gradients, torch.cat(parts, dim=1) if parts else gradients, base
 
-    def _true_states(self, images: Tensor) -> dict[str, Tensor]:
-        """The input of every link for training images (N, B, C, H, W), (N, width) each."""
-        names = [step.link.name for step in reversed(self._plan)]
-        found: dict[str, list[Tensor]] = {name: [] for name in names}
+    def _true_states(self, images: Tensor) -> list[Tensor]:
+        """What every step should give for training images (N, B, C, H, W): its link's input, (N, width)."""
+        names = list(dict.fromkeys(step.link.name for step in reversed(self._plan)))
+        found: list[list[Tensor]] = [[] for _ in self._plan]
         for part in images.split(max(1, _SLICE // images.shape[1])):
             inputs = inputs_of(self._model[0], names, part.flatten(0, 1))
-            for step in self._plan:
-                found[step.link.name].append(step.out(inputs[step.link.name].reshape(len(part), -1)))
-        return {name: torch.cat(parts) for name, parts in found.items()}
+            for states, step in zip(found, self._plan, strict=True):
+                states.append(step.out(inputs[step.link.name].reshape(len(part), -1)))
+        return [torch.cat(states) for states in found]
 
     def graph(self) -> list[tuple[str, str]]:
         """(module, what it reads → what it gives) from the head down, for people."""

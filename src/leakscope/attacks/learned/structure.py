@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 import torch
@@ -14,7 +14,7 @@ from leakscope.errors import NotApplicable
 from leakscope.models import VisionModel
 from leakscope.models.watch import catching
 
-__all__ = ["STEM", "Link", "inputs_of", "links_of"]
+__all__ = ["STEM", "Link", "assumed", "inputs_of", "links_of"]
 
 STEM: Final = "stem"
 """Whatever stands before the first block: the first convolution, a patch embedding with its position table."""
@@ -25,13 +25,15 @@ STEM: Final = "stem"
 class Link:
     """One step of the forward pass: its module, the parameters that are its own, the shape of one image's input to it.
 
-    ``before`` is the activation that made its input, where the chain is plain enough to know.
+    ``before`` is the activation that made its input, where the chain is plain enough to know. ``mistaken``: two links
+    that are taken for one, or half of one that is taken for two; what a layer's gradient is made of says nothing then.
     """
 
     name: str
     parameters: tuple[str, ...]
     input: tuple[int, ...]
     before: Activation = IDENTITY
+    mistaken: bool = False
 
 
 def links_of(model: VisionModel) -> tuple[Link, ...]:
@@ -64,6 +66,27 @@ def links_of(model: VisionModel) -> tuple[Link, ...]:
         )
         for name, activation in zip(names, before, strict=True)
     )
+
+
+def assumed(links: Sequence[Link], extra: int) -> tuple[Link, ...]:
+    """The chain as a server sees it that takes the model for ``extra`` links deeper than it is, or shallower.
+
+    In the middle, below the classifier, two neighbours become one link with the parameters of both; or one becomes two
+    that share its gradient, its input standing for the state between them as well.
+    """
+    chain = list(links)
+    for _ in range(abs(extra)):
+        below = len(chain) - 1
+        if below < (2 if extra < 0 else 1):
+            raise NotApplicable(f"{below} links below the classifier are too few to be taken for {below + extra}.")
+        place = (below - 1) // 2
+        one = replace(chain[place], mistaken=True)
+        if extra > 0:
+            chain[place : place + 1] = [one, one]
+        else:
+            both = one.parameters + chain[place + 1].parameters
+            chain[place : place + 2] = [replace(one, parameters=both)]
+    return tuple(chain)
 
 
 def inputs_of(model: VisionModel, names: Sequence[str], pixels: Tensor) -> dict[str, Tensor]:
