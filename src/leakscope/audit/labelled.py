@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, Final, final
+from typing import BinaryIO, Final, Literal, final
 
 import torch
 from torch import Tensor
@@ -17,9 +17,9 @@ from leakscope.audit.image_file import Item, read_image
 from leakscope.audit.images import SUFFIXES, load_images
 from leakscope.errors import BadInput
 from leakscope.random import fork
-from leakscope.types import InputSpec
+from leakscope.types import Batch, InputSpec
 
-__all__ = ["Labelled", "load_labelled"]
+__all__ = ["Labelled", "load_drawn", "load_labelled"]
 
 _LARGEST: Final = 2**26
 """Bytes that one file of a zip may unpack to."""
@@ -76,12 +76,7 @@ def load_labelled(
     by_part, classes = _sorted_out(_members(path), path)
     if len(classes) < 2:
         raise BadInput(f"'{path}' holds one class ({', '.join(classes)}); there is nothing to tell apart.")
-    numbered = all(name.isdecimal() for name in classes)
-    numbers = {name: int(name) if numbered else index for index, name in enumerate(classes)}
-    if max(numbers.values()) >= spec.num_classes:
-        raise BadInput(
-            f"'{path}' has classes up to {max(numbers.values())}; the model has {spec.num_classes}. Give --num-classes."
-        )
+    numbers = _numbers(classes, path, spec)
     parts = {
         part: _read(members, numbers, spec, limit if part != "test" else None) for part, members in by_part.items()
     }
@@ -89,6 +84,45 @@ def load_labelled(
         return parts["train"], parts["test"], classes
     train, test = _split(parts[""], held_out, generator)
     return train, test, classes
+
+
+def load_drawn(
+    sources: Sequence[str], spec: InputSpec, part: Literal["train", "test"], most: int, *, generator: torch.Generator
+) -> Batch:
+    """At most so many images of these sources, drawn at random and in their old order.
+
+    Of a zip, those of its ``part`` where it is divided, and only these are read; everything else is as
+    :func:`leakscope.audit.images.load_images` takes it.
+    """
+    zips = [Path(source) for source in sources if zipfile.is_zipfile(source)]
+    if not zips:
+        batch = load_images(sources, spec).batch
+        rows = _drawn(len(batch), most, generator)
+        names = tuple(batch.names[row] for row in rows) if batch.names else ()
+        return Batch(images=batch.images[rows], labels=batch.labels[rows], names=names)
+    if len(sources) > 1 or spec.boxes:
+        raise BadInput(f"'{zips[0]}' is a zip: it is taken alone, and for models that learn from classes.")
+    by_part, classes = _sorted_out(_members(zips[0]), zips[0])
+    members = by_part[part] if part in by_part else by_part[""]
+    picked = [members[row] for row in _drawn(len(members), most, generator)]
+    read = _read(picked, _numbers(classes, zips[0], spec), spec, None)
+    names = tuple(f"{one.place.parent.name}/{one.place.name}" for one in picked)
+    return Batch(images=read.images.float() / 255, labels=read.labels, names=names)
+
+
+def _drawn(count: int, most: int, generator: torch.Generator) -> list[int]:
+    return sorted(torch.randperm(count, generator=generator)[:most].tolist())
+
+
+def _numbers(classes: Sequence[str], path: Path, spec: InputSpec) -> dict[str, int]:
+    """The classes by number, as their folders are named if all are numbers."""
+    numbered = all(name.isdecimal() for name in classes)
+    numbers = {name: int(name) if numbered else index for index, name in enumerate(classes)}
+    if max(numbers.values()) >= spec.num_classes:
+        raise BadInput(
+            f"'{path}' has classes up to {max(numbers.values())}; the model has {spec.num_classes}. Give --num-classes."
+        )
+    return numbers
 
 
 def _members(path: Path) -> list[_Member]:

@@ -36,8 +36,10 @@ __all__ = [
     "Setup",
     "Study",
     "conclusions",
+    "plain_row",
     "register_study",
     "run_study",
+    "write_rows",
 ]
 
 RESULT: Final = "study.json"
@@ -191,7 +193,16 @@ def run_study(
         if row.status == Status.INTERRUPTED:
             break
         rows.append(row)
-        _write(study, setup, rows, out)
+        write_rows(
+            setup,
+            rows,
+            out,
+            study=study.name,
+            x=study.x,
+            series=study.series,
+            metric=study.metric,
+            ordered=study.ordered,
+        )
     return rows
 
 
@@ -246,36 +257,49 @@ def _row(
     )
 
 
-def _write(study: Study, setup: Setup, rows: list[Row], out: Path) -> None:
+def write_rows(
+    setup: Setup,
+    rows: list[Row],
+    out: Path,
+    *,
+    study: str,
+    x: str,
+    series: str | None,
+    metric: str,
+    ordered: bool = False,
+) -> None:
+    """``study.json``, from which the figure is drawn, and ``table.csv``."""
     content = {
         "schema": 1,
-        "study": study.name,
-        "x": study.x,
-        "series": study.series,
-        "metric": study.metric,
-        "ordered": study.ordered,
+        "study": study,
+        "x": x,
+        "series": series,
+        "metric": metric,
+        "ordered": ordered,
         "model": setup.model.name,
         "attack": setup.attack,
         "options": dict(setup.options),
         "images": list(setup.batch.names),
         "seed": setup.seed,
-        "rows": [
-            {
-                "at": dict(row.at),
-                "status": row.status,
-                "message": row.message,
-                "metrics": {name: _finite(value) for name, value in row.metrics.items()},
-                "best": {name: _finite(value) for name, value in row.best.items()},
-                "extra": {name: _finite(value) for name, value in row.extra.items()},
-                "folder": row.folder,
-            }
-            for row in rows
-        ],
+        "rows": [plain_row(row) for row in rows],
     }
     with replacing(out / RESULT) as part:
         part.write_text(json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
     with replacing(out / TABLE) as part:
         part.write_text(_table(rows), encoding="utf-8")
+
+
+def plain_row(row: Row) -> dict[str, Any]:
+    """A row as JSON, which has no infinity."""
+    return {
+        "at": dict(row.at),
+        "status": row.status,
+        "message": row.message,
+        "metrics": {name: _finite(value) for name, value in row.metrics.items()},
+        "best": {name: _finite(value) for name, value in row.best.items()},
+        "extra": {name: _finite(value) for name, value in row.extra.items()},
+        "folder": row.folder,
+    }
 
 
 def _finite(value: str | float) -> float | str:

@@ -25,6 +25,7 @@ from leakscope.cli import (
     listing,
     plan,
     report,
+    robustness,
     scan,
     serve,
     study,
@@ -99,6 +100,7 @@ app.command("check")(check.check)
 app.command("gate")(gate.gate)
 app.command("lint")(lint.lint)
 app.command("study")(study.study)
+app.command("robustness")(robustness.robustness)
 app.command("triage")(triage.triage)
 app.command("tune")(tune.tune)
 app.command("train")(train.train)

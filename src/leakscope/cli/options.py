@@ -25,6 +25,7 @@ __all__ = [
     "Weights",
     "build_attack",
     "parse_labels",
+    "parse_numbers",
     "set_threads",
     "threat_named",
 ]
@@ -73,6 +74,14 @@ def parse_labels(text: str | None, file: Path | None = None) -> list[int] | Path
         return [int(part) for part in text.split(",")]
     except ValueError as error:
         raise BadInput(f"--labels takes whole numbers with commas between, such as 3,5; got '{text}'.") from error
+
+
+def parse_numbers(text: str, flag: str) -> tuple[float, ...]:
+    """``0,0.01`` → (0, 0.01)."""
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError as error:
+        raise BadInput(f"{flag} takes numbers with commas between, such as 0,0.01; got '{text}'.") from error
 
 
 def set_threads(count: int) -> None:

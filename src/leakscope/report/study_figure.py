@@ -131,6 +131,7 @@ def study_figure(folder: Path) -> Path:
     rows, x, series, metric = study["rows"], study["x"], study["series"], study["metric"]
     figure, axes = _canvas((8.0, max(4.4, 0.3 * len({_place(row, series) for row in rows}))))
     shown = [row for row in rows if metric in row["metrics"]]
+    blank = [row for row in shown if f"{metric} of the mean image" in row["extra"]]
     numeric = all(isinstance(row["at"][x], int | float) for row in rows)
     lines: dict[str, list[dict[str, Any]]] = {}
     for row in shown:
@@ -157,11 +158,15 @@ def study_figure(folder: Path) -> Path:
                 color=_COLOURS[index % len(_COLOURS)],
                 label=name or None,
             )
+        if blank:
+            values = [float(row["extra"][f"{metric} of the mean image"]) for row in blank]
+            where = [places.index(_place(row, series)) for row in blank]
+            axes.plot(values, where, "|", markersize=12, color="#30343b", label="the mean image")
         axes.set_yticks(range(len(places)), places)
         axes.invert_yaxis()
     label = str(_UNITS.get(metric, metric))
     (axes.set_ylabel if numeric else axes.set_xlabel)(label)
-    if len(lines) > 1 or numeric:
+    if len(lines) > 1 or numeric or blank:
         axes.legend(frameon=False, fontsize=8)
     axes.grid(axis="y" if numeric else "x", color="#e4e7ec")
     axes.set_title(f"{study['study']}: {study['attack']} on {study['model']}", fontsize=10, loc="left")

@@ -34,7 +34,7 @@ from leakscope.types import (
     Reconstruction,
 )
 
-__all__ = ["Architecture", "LearnedAttack"]
+__all__ = ["Architecture", "LearnedAttack", "digest_of"]
 
 log = logging.getLogger(__name__)
 
@@ -213,16 +213,17 @@ class LearnedAttack:
         if self.cache is None:
             return joined(list(make(0)))
         # How long it is trained does not change what is read: fits of different length share their pairs.
-        key = _digest([settings(self.architecture), settings(signature), pairs.count], pairs.public, pairs.generator)
+        key = digest_of([settings(self.architecture), settings(signature), pairs.count], pairs.public, pairs.generator)
         return Cache(folder=self.cache, limit=int(self.cache_gib * 2**30)).gather(key, make)
 
     def _key(self, signature: Signature, public: Batch | None, generator: torch.Generator) -> str:
         """A digest of everything a fit depends on."""
         method = replace(self, cache=None, cache_gib=0.0, any_weights=False)
-        return _digest([settings(method), settings(signature)], public, generator)
+        return digest_of([settings(method), settings(signature)], public, generator)
 
 
-def _digest(plain: object, public: Batch | None, generator: torch.Generator) -> str:
+def digest_of(plain: object, public: Batch | None, generator: torch.Generator) -> str:
+    """A digest of plain data, images and the draws to come."""
     digest = hashlib.blake2b(json.dumps(plain, sort_keys=True).encode(), digest_size=16)
     for part in (generator.get_state(), *(() if public is None else (public.images, public.labels))):
         digest.update(part.detach().cpu().contiguous().numpy().tobytes())

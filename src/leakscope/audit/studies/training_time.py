@@ -1,6 +1,6 @@
 """How leakage changes while a model is trained."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -27,7 +27,8 @@ def training_time(setup: Setup) -> Iterator[Point]:
     channels, height, width = setup.model.input.shape
     if setup.model.input.boxes:
         raise BadInput("This study trains on classes of photographs: a detector has none. See leakscope train.")
-    images, labels = crops(min(len(bundled_names()), setup.model.input.num_classes), channels, height, width, generator)
+    photographs = bundled_names()[: setup.model.input.num_classes]
+    images, labels = crops(photographs, channels, height, width, generator)
     data = Labelled(images=images, labels=labels)
     state = {name: value.clone() for name, value in setup.model.state_dict().items()}
     epoch, loss = 0, float("nan")
@@ -45,14 +46,16 @@ def training_time(setup: Setup) -> Iterator[Point]:
         setup.model.load_state_dict(state)
 
 
-def crops(classes: int, channels: int, height: int, width: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """:data:`CROPS` random crops of each photograph: (N, C, H, W) in [0, 1], and which photograph each is from."""
+def crops(
+    names: Sequence[str], channels: int, height: int, width: int, generator: torch.Generator, *, each: int = CROPS
+) -> tuple[Tensor, Tensor]:
+    """Random crops of each photograph: (N, C, H, W) in [0, 1], and which photograph each is from."""
     side = 2 * max(height, width)
-    photographs = bundled_images(list(bundled_names())[:classes], side, channels=channels)
+    photographs = bundled_images(list(names), side, channels=channels)
     found: list[Tensor] = []
     for photograph in photographs:
-        for _ in range(CROPS):
+        for _ in range(each):
             top = int(torch.randint(side - height, (), generator=generator))
             left = int(torch.randint(side - width, (), generator=generator))
             found.append(photograph[:, top : top + height, left : left + width])
-    return torch.stack(found), torch.arange(len(photographs)).repeat_interleave(CROPS)
+    return torch.stack(found), torch.arange(len(photographs)).repeat_interleave(each)
