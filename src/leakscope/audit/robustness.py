@@ -29,7 +29,7 @@ from leakscope.audit.record import REFUSED
 from leakscope.audit.robustness_conditions import Condition, Robustness, conditions
 from leakscope.audit.store import ensure_writable, replacing
 from leakscope.audit.study import Row, plain_row, write_rows
-from leakscope.audit.training import TrainingPlan, mean_loss, train, training_key
+from leakscope.audit.training import Epoch, TrainingPlan, mean_loss, train, training_key
 from leakscope.audit.training_files import save_trained, trained_by
 from leakscope.errors import BadInput, MissingExtra, NotApplicable
 from leakscope.metrics import METRICS
@@ -86,7 +86,7 @@ def run_robustness(
 
 def _row(asked: Robustness, condition: Condition, out: Path, stop: Callable[[], bool], callback: Callback) -> Row:
     """The line of one condition, from its file if it is there."""
-    client, about = _client(asked, condition, out / "clients", stop)
+    client, about = _client(asked, condition, out / "clients", stop, callback)
     fit = _fit_key(asked, condition)
     private = asked.setup.batch
     met = [client.fingerprint(), settings(asked.setup.client), settings(condition.defences), condition.rows.tolist()]
@@ -173,7 +173,7 @@ def _fitted(
 
 
 def _client(
-    asked: Robustness, condition: Condition, folder: Path, stop: Callable[[], bool]
+    asked: Robustness, condition: Condition, folder: Path, stop: Callable[[], bool], callback: Callback
 ) -> tuple[VisionModel, Mapping[str, float]]:
     """The client's model, trained further where the condition says so, and what came of that."""
     if condition.trained is None:
@@ -190,7 +190,13 @@ def _client(
         load_into(model.module, read_weights(path), source=f"'{path}'")
         return model, {name: float(value) for name, value in (trained_by(path) or {}).items()}
     begun = path.with_suffix(".training")
-    train(model, data, data, plan, checkpoint=begun, stop=stop)
+
+    def told(epoch: Epoch) -> None:
+        so_far = epoch.seconds * epoch.number
+        callback(Progress(step=epoch.number, steps=epochs, loss=epoch.loss, best=epoch.loss, seconds=so_far))
+
+    few = data.rows(torch.arange(_FEWEST))  # training scores itself on held-out images, which nobody asks for here
+    train(model, data, few, plan, checkpoint=begun, told=told, stop=stop)
     if stop():
         raise _Stopped
     about = {"client's loss": mean_loss(model, data), "weights moved by": _moved(asked.setup.model, model)}

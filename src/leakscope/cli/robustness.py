@@ -91,7 +91,8 @@ def robustness(
     options = options_from_text(attack, settings or [])
     if steps is not None:
         options["steps"] = steps
-    out = out or Path("out") / re.sub(r"[^\w.-]+", "-", f"robustness-{attack}-{model}").strip("-")
+    title = "-".join(["robustness", *(question or ()), attack, model])
+    out = out or Path("out") / re.sub(r"[^\w.-]+", "-", title).strip("-")
     vision, draws = of.load(model), torch.Generator().manual_seed(seed)
     for line in client.notices():
         notice(line)
@@ -120,10 +121,10 @@ def robustness(
     with Interrupt("Stopping: what is done is kept.") as interrupt, Watch(ERR, title="robustness") as watch:
 
         def told(condition: Condition, number: int, count: int) -> None:
-            title = f"{number + 1}/{count} {condition.question}: {condition.name}"
+            at = f"{number + 1}/{count} {condition.question}: {condition.name}"
             left = (time.monotonic() - began) / number * (count - number) if number else None
-            say(title if left is None else f"{title} (about {clock(left)} left)")
-            watch.retitle(title)
+            say(at if left is None else f"{at} (about {clock(left)} left)")
+            watch.retitle(at)
 
         rows = run_robustness(asked, out, stop=interrupt, told=told, callback=watch)
     if rows:
