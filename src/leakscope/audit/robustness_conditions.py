@@ -100,8 +100,8 @@ def _noise(asked: Robustness) -> Iterator[Condition]:
             yield plain
             continue
         noise = (defence("gaussian-noise", scale=deviation, per="entry"),)
-        yield replace(plain, name=f"deviation {deviation:g}, fitted with it", defences=noise, expected=noise)
-        yield replace(plain, name=f"deviation {deviation:g}, fitted without", defences=noise)
+        yield replace(plain, name=f"{deviation:g}, fitted with it", defences=noise, expected=noise)
+        yield replace(plain, name=f"{deviation:g}, fitted without", defences=noise)
 
 
 def _weights(asked: Robustness) -> Iterator[Condition]:
@@ -115,7 +115,7 @@ def _weights(asked: Robustness) -> Iterator[Condition]:
     for share in asked.shares:
         for epochs in asked.epochs:
             count = f"{epochs} epoch{'s' if epochs > 1 else ''}"
-            yield replace(plain, name=f"{count} on {100 * share:g} % of the public images", trained=(epochs, share))
+            yield replace(plain, name=f"{count} on {100 * share:g} %", trained=(epochs, share))
 
 
 def _shift(asked: Robustness) -> Iterator[Condition]:
@@ -125,16 +125,16 @@ def _shift(asked: Robustness) -> Iterator[Condition]:
         first = classes[: len(classes) // 2]
         half = _part(asked.public, torch.isin(asked.public.labels, first).nonzero().flatten())
         own = torch.isin(asked.setup.batch.labels, first)
-        for name, rows in (("own half of the classes", own), ("other half of the classes", ~own)):
+        for name, rows in (("own half of classes", own), ("other half of classes", ~own)):
             yield Condition(question="shift", name=name, public=half, rows=rows.nonzero().flatten())
-    name = "fitted on crops of photographs" if asked.elsewhere is None else "fitted on another source"
+    name = "crops of photographs" if asked.elsewhere is None else "another source"
     other = photographs(asked) if asked.elsewhere is None else asked.elsewhere
     yield replace(_plain(asked, "shift", name), public=other)
 
 
 def _pairs(asked: Robustness) -> Iterator[Condition]:
     """All public images, and a share of them."""
-    plain = _plain(asked, "pairs", f"all {len(asked.public)} public images")
+    plain = _plain(asked, "pairs", f"all {len(asked.public)} images")
     yield plain
     count = max(2, round(asked.fewer * len(asked.public)))
     fewer = _part(asked.public, torch.randperm(len(asked.public), generator=asked.draws("fewer"))[:count])
@@ -153,7 +153,7 @@ def _architecture(asked: Robustness) -> Iterator[Condition]:
     yield plain
     for extra in asked.depths:
         what = f"{abs(extra)} link{'s' if abs(extra) > 1 else ''} {'more' if extra > 0 else 'fewer'}"
-        yield replace(plain, name=f"taken for {what}", options={"extra_links": extra})
+        yield replace(plain, name=what, options={"extra_links": extra})
 
 
 QUESTIONS: Final[Mapping[str, Callable[[Robustness], Iterator[Condition]]]] = {

@@ -143,7 +143,7 @@ def _table(rows: Sequence[Row]) -> Table:
     for heading in ("question", "condition"):
         table.add_column(heading, no_wrap=True)
     shown = [name for name in SHOWN if any(name in row.metrics for row in rows)]
-    for heading in (*shown, f"psnr {BLANK}"):
+    for heading in (*shown, "mean image"):  # its PSNR
         table.add_column(heading, justify="right", no_wrap=True)
     for row in rows:
         numbers = [row.metrics.get(name) for name in shown] + [row.extra.get(f"psnr {BLANK}")]
