@@ -77,6 +77,7 @@ def main() -> None:
     parser.add_argument("--alone", action="store_true")
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--image", type=float, default=2e-1, help="the image prior's weight (the paper: 0.2)")
+    parser.add_argument("--lr", type=float, default=0.1, help="of parts")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path("out/bench/gradvit"), help="folder for the pictures")
@@ -87,7 +88,7 @@ def main() -> None:
     if options.what == "terms":
         runs = {row: (attack, ()) for row, attack in rows(options.steps, options.image).items()}
     else:
-        alone = ls.attack("gradvit", steps=options.steps, image=0, group=0, population=1)
+        alone = ls.attack("gradvit", steps=options.steps, lr=options.lr, image=0, group=0, population=1)
         assert isinstance(alone, ls.Optimisation)
         runs = {row: (alone, withheld) for row, withheld in parts(model).items()}
     for row, (attack, withheld) in runs.items():
