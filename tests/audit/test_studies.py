@@ -184,7 +184,7 @@ def test_the_command_plans_and_concludes(tmp_path, monkeypatch):
     arguments += ["--steps", "2", "--threat", "labels", "-o", str(tmp_path)]
     planned = CliRunner().invoke(app, [*arguments, "--plan"])
     assert planned.exit_code == 0, planned.output
-    assert "closed forms, which take seconds" in " ".join(planned.output.split())
+    assert "closed forms take seconds" in " ".join(planned.output.split())
     assert not (tmp_path / "study.json").exists()
     done = CliRunner().invoke(app, [*arguments, "--no-estimate"])
     assert done.exit_code == 0, done.output
