@@ -7,10 +7,11 @@ import pkgutil
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
+from urllib.parse import parse_qsl
 
-from leakscope.errors import UnknownName
+from leakscope.errors import BadInput, UnknownName
 
-__all__ = ["Entry", "Registry"]
+__all__ = ["Entry", "Registry", "named_options"]
 
 T = TypeVar("T")
 
@@ -79,3 +80,12 @@ class Registry(Mapping[str, Entry[T]], Generic[T]):
             for room in self._rooms:
                 for module in pkgutil.iter_modules(importlib.import_module(room).__path__):
                     importlib.import_module(f"{room}.{module.name}")
+
+
+def named_options(text: str, what: str) -> tuple[str, dict[str, str]]:
+    """``name?key=value&key=value`` as the name and its options; ``what`` they belong to, for the message."""
+    name, _, query = text.partition("?")
+    try:
+        return name, dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+    except ValueError as error:
+        raise BadInput(f"Cannot read the {what} options '{query}': write key=value&key=value.") from error

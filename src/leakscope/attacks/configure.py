@@ -43,19 +43,17 @@ def configured(name: str, options: Mapping[str, object]) -> Attack:
             given = f"{value!r} ({type(value).__name__})"
             raise BadInput(f"The option '{key}' of {name} is {given}; {problem}.") from problem
     first = values.pop(_FROM, None)
-    if first is not None:
-        begun = configured(name, {key: value for key, value in options.items() if key != _FROM})
-        assert isinstance(begun, Optimisation)
-        return dataclasses.replace(begun, init=from_attack(first))
     stops = {key: values.pop(key) for key in list(values) if key in _STOP and key not in _own(name)}
-    if not stops:
-        return attack(name, **values)
     for key, value in stops.items():
         check_stop(key, value, f"The option '{key}' of {name}")
     made = attack(name, **values)
-    before: Any = getattr(made, "stop", None)
-    changed: Any = dataclasses.replace(before if isinstance(before, Stop) else Stop(), **stops)
-    return dataclasses.replace(made, stop=changed)  # type: ignore[type-var]
+    changes: dict[str, Any] = {}
+    if stops:
+        before: Any = getattr(made, "stop", None)
+        changes["stop"] = dataclasses.replace(before if isinstance(before, Stop) else Stop(), **stops)
+    if first is not None:
+        changes["init"] = from_attack(first)
+    return dataclasses.replace(made, **changes) if changes else made  # type: ignore[type-var]
 
 
 def options_from_text(name: str, pairs: Sequence[str], *, flag: str = "--set") -> dict[str, object]:

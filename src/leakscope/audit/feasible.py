@@ -14,7 +14,8 @@ from leakscope.audit.judge_batch import Judged, judge_batch
 from leakscope.audit.policy import Policy
 from leakscope.audit.record import read_record
 from leakscope.audit.stored import Shot
-from leakscope.audit.study import Conclusion, Row
+from leakscope.audit.study import Conclusion
+from leakscope.audit.study_rows import Row
 
 __all__ = ["CONTROL", "feasible"]
 

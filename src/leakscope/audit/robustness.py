@@ -28,7 +28,7 @@ from leakscope.audit.labelled import Labelled
 from leakscope.audit.record import REFUSED
 from leakscope.audit.robustness_conditions import Condition, Robustness, conditions
 from leakscope.audit.store import ensure_writable, replacing
-from leakscope.audit.study import Row, plain_row, write_rows
+from leakscope.audit.study_rows import Row, plain_row, write_rows
 from leakscope.audit.training import Epoch, TrainingPlan, mean_loss, train, training_key
 from leakscope.audit.training_files import save_trained, trained_by
 from leakscope.errors import BadInput, MissingExtra, NotApplicable

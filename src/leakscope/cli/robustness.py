@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from leakscope.audit.robustness_conditions import Condition
-    from leakscope.audit.study import Row
+    from leakscope.audit.study_rows import Row
 
 __all__ = ["robustness"]
 
@@ -82,7 +82,8 @@ def robustness(
     from leakscope.audit.labelled import load_drawn
     from leakscope.audit.robustness import run_robustness
     from leakscope.audit.robustness_conditions import QUESTIONS, Robustness
-    from leakscope.audit.study import TABLE, Setup
+    from leakscope.audit.study import Setup
+    from leakscope.audit.study_rows import TABLE
     from leakscope.random import fork
     from leakscope.report.study_figure import study_figure
 

@@ -28,7 +28,8 @@ from leakscope.cli.tables import cell
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from leakscope.audit.study import Conclusion, Point, Row, Setup, Study
+    from leakscope.audit.study import Conclusion, Point, Setup, Study
+    from leakscope.audit.study_rows import Row
     from leakscope.types import Progress
 
 __all__ = ["study"]
@@ -76,7 +77,8 @@ def study(
     """
     from leakscope.attacks.configure import options_from_text
     from leakscope.audit.images import load_images
-    from leakscope.audit.study import CONCLUSIONS, STUDIES, TABLE, Setup, conclusions, run_study
+    from leakscope.audit.study import CONCLUSIONS, STUDIES, Setup, conclusions, run_study
+    from leakscope.audit.study_rows import TABLE
     from leakscope.report.study_figure import pareto_figure, study_figure
     from leakscope.types import Knows
 

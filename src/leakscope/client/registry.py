@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Final, TypeVar, get_type_hints
-from urllib.parse import parse_qsl
 
 from leakscope.errors import BadInput, UnknownName
 from leakscope.plain import Mismatch, convert
-from leakscope.registry import Registry
+from leakscope.registry import Registry, named_options
 from leakscope.types import Defence
 
 __all__ = ["DEFENCES", "defence", "defence_from", "defence_from_text", "register_defence"]
@@ -37,11 +36,7 @@ def defence(name: str, /, **options: object) -> Defence:
 
 def defence_from_text(text: str) -> Defence:
     """A defence as somebody types it, options after a question mark: ``gaussian-noise?scale=0.1``."""
-    name, _, query = text.partition("?")
-    try:
-        options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
-    except ValueError as error:
-        raise BadInput(f"Cannot read the options in '{text}': write name?key=value&key=value.") from error
+    name, options = named_options(text, "defence")
     return _made(name, options, text=True)
 
 

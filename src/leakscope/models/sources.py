@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import TypedDict, cast
-from urllib.parse import parse_qsl
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +22,7 @@ from leakscope.errors import BadInput, UnknownName
 from leakscope.models.blueprint import IMAGENET, MODELS
 from leakscope.models.vision_model import VisionModel
 from leakscope.random import global_draws
+from leakscope.registry import named_options
 from leakscope.types import InputSpec
 
 __all__ = [
@@ -70,12 +70,8 @@ class _TimmConfig(TypedDict):
 
 def from_zoo(name: str, wanted: Wanted) -> Built:
     """One of our own models; options follow a question mark: ``mlp?hidden=256,256&activation=tanh``."""
-    name, _, query = name.partition("?")
+    name, options = named_options(name, "model")
     blueprint = MODELS[name].value
-    try:
-        options = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
-    except ValueError as error:
-        raise BadInput(f"Cannot read the model options '{query}': write key=value&key=value.") from error
     size, channels = wanted.image_size or blueprint.image_size, wanted.channels or blueprint.channels
     classes = wanted.num_classes or blueprint.num_classes
     module = blueprint.build(
