@@ -17,6 +17,7 @@ import torch
 
 from leakscope.attacks import Optimisation
 from leakscope.attacks.configure import configured
+from leakscope.attacks.learned.learned import LearnedAttack
 from leakscope.audit.campaign import UPDATE
 from leakscope.audit.cell import Cell, Role
 from leakscope.audit.images import load_images, pieces
@@ -132,6 +133,8 @@ def _attack(cell: Cell) -> Attack:
     made = configured(cell.attack, cell.options)
     if cell.seconds is not None and isinstance(made, Optimisation):
         made = replace(made, stop=replace(made.stop, seconds=min(cell.seconds, made.stop.seconds or cell.seconds)))
+    if cell.seconds is not None and isinstance(made, LearnedAttack):
+        made = replace(made, seconds=min(cell.seconds, made.seconds or cell.seconds))
     return made
 
 

@@ -37,3 +37,11 @@ def seen(model, batch, protocol=None, threat=ls.threats.WITH_PUBLIC_DATA, public
 def blank_error(public, test):
     """The error of the mean picture: what is known without any signal."""
     return float((test.images - public.images.mean(0)).square().mean())
+
+
+def killed(case):
+    """(method, protocol, defences) of the fits that are killed half-way and resumed."""
+    if case == "gradients":
+        return ls.attack("lti", steps=60, hidden=16, batch=8), ls.FedSGD(), ()
+    noise = ls.defence("gaussian-noise", scale=1.0)
+    return ls.attack("dci", steps=30, width=4, batch=8), ls.Split(cut="act2"), (noise,)

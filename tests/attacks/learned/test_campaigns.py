@@ -1,6 +1,7 @@
 """Learned attacks in campaigns and on the command line."""
 
 import json
+from dataclasses import replace
 
 from typer.testing import CliRunner
 
@@ -32,6 +33,14 @@ def test_its_self_test_gets_through(tmp_path):
     assert cell.role is Role.SELF_TEST
     psnr = json.loads((tmp_path / "record.json").read_text())["scores"]["metrics"]["psnr"]
     assert min(psnr) > known_to_leak("git-coarse").psnr + 5, record.message
+
+
+def test_a_campaigns_budget_of_seconds_reaches_the_fit(tmp_path):
+    rung = next(rung for rung in ladder({"type": "fedsgd"}, public=True) if rung.name == "learned")
+    cell = replace(_self_test(rung), seconds=0.01)
+    record = run_cell(cell, tmp_path, base=tmp_path)
+    assert record.status == "out of time"
+    assert "were up" in record.message
 
 
 def test_fit_then_invert(tmp_path):

@@ -5,8 +5,11 @@ import torch
 from cases import blank_error, blobs, lenet, seeded, seen
 
 import leakscope as ls
+from leakscope.attacks.decoders import Pink
 from leakscope.attacks.learned.front import front_of
+from leakscope.attacks.learned.inverse_blocks import InverseBlock
 from leakscope.attacks.learned.pairs import Pairs
+from leakscope.attacks.learned.synthesis import Synthesis
 
 CUT = ls.Split(cut="act2")
 
@@ -20,7 +23,7 @@ def error_of(inverter, model, test):
 
 def test_dci_beats_the_mean_image_and_trains_part_by_part():
     model, public, test = lenet(), blobs(100), blobs(10, seed=50)
-    method = ls.attack("dci", steps=80, width=8, batch=16, lr=5e-3)
+    method = ls.attack("dci", steps=120, width=8, batch=16, lr=5e-3)  # and 120 before them
     inverter = method.fit(public, CUT, model=model, generator=seeded())
     assert error_of(inverter, model, test) < 0.3 * blank_error(public, test)
     assert list(dict.fromkeys(row[0] for row in inverter.trace)) == ["parts 1–1", "parts 2–2", "parts 1–2"]
@@ -49,6 +52,13 @@ def test_save_and_load(tmp_path):
             ["input of layer1.0", "input of layer2.0", "input of layer3.0", "layer3.1"],
         ),
         ("timm:resnet50", "layer4.2", 9, [*(f"input of layer{stage}.0" for stage in (1, 2, 3, 4)), "layer4.2"]),
+        ("leakscope:resnet20", "layer1", 9, [*(f"input of layer1.{block}" for block in range(3)), "layer1"]),
+        (
+            "timm:efficientnet_lite0",
+            "blocks.1",
+            9,
+            [f"input of blocks.{i}" for i in ("0.0", "1.0", "1.1")] + ["blocks.1"],
+        ),
         ("timm:repvgg_a0", "stages.3.0", 9, [*(f"input of stages.{stage}.0" for stage in range(4)), "stages.3.0"]),
     ],
 )
@@ -63,6 +73,30 @@ def test_the_front_is_cut_into_parts(name, cut, parts, names):
     assert torch.allclose(features[-1], wanted, atol=1e-5)
 
 
+def test_no_part_of_the_front_is_run_in_vain():
+    model = ls.load_model("leakscope:resnet20", num_classes=4, image_size=8, seed=0)
+    front, pixels, ran = front_of(model, ls.Split(cut="layer1"), parts=9), blobs(2).images, []
+    hook = model.module.layer1[1].conv1.register_forward_hook(lambda *_: ran.append(1))
+    first = front(pixels, 2)
+    assert not ran
+    everything = front(pixels)
+    hook.remove()
+    assert ran
+    assert len(first) == 2
+    assert all(torch.equal(one, other) for one, other in zip(first, everything, strict=False))
+
+
+def test_an_inverse_begins_as_the_identity_and_makes_images_larger():
+    features = torch.randn(2, 6, 4, 4, generator=seeded())
+    assert torch.allclose(InverseBlock((6, 4, 4), (6, 4, 4), 8, seeded())(features), features, atol=0.5)
+    for size, inner in (((3, 8, 8), 4), ((3, 7, 5), None), ((3, 16, 16), 4)):
+        block = InverseBlock((6, 4, 4), size, 8, seeded())
+        sizes = []
+        block.first.register_forward_hook(lambda _, __, out, sizes=sizes: sizes.append(out.shape[-1]))
+        assert block(features).shape == (2, *size)
+        assert inner is None or sizes == [inner]  # the wide state stays small
+
+
 def test_data_free_needs_no_public_data():
     model = ls.load_model("leakscope:resnet20", num_classes=4, image_size=8, seed=0)
     with model.mode(training=True), torch.no_grad():
@@ -75,6 +109,33 @@ def test_data_free_needs_no_public_data():
     assert inverter(honest, generator=seeded()).images.shape == (1, 3, 8, 8)
     with pytest.raises(ls.NotApplicable, match="BatchNorm"):
         method.fit(None, CUT, model=lenet(), generator=seeded())
+
+
+def roughness(images):
+    return float((images[..., 1:] - images[..., :-1]).abs().mean() / images.std())
+
+
+def test_made_up_images_are_not_white_noise():
+    model = ls.load_model("leakscope:resnet20", num_classes=4, image_size=16, seed=0)
+    with model.mode(training=True), torch.no_grad():
+        for _ in range(20):
+            model(blobs(16, size=16).images)
+    made = Synthesis(count=8, batch=8, steps=5)(model, generator=seeded())
+    assert roughness(made.images) < 0.7 * roughness(torch.rand(8, 3, 16, 16, generator=seeded()))
+    few = Synthesis(count=80, batch=8, steps=5)(model, generator=seeded(), seconds=0.0)
+    assert len(few) == 8  # time was up after the first batch
+
+
+@pytest.mark.parametrize("size", [(8, 8), (7, 9)])
+def test_pink_pictures_have_a_photographs_spectrum(size):
+    space, white = Pink(shape=(200, 3, *size)), torch.randn(200, 3, *size, generator=seeded())
+    pictures = space(white)
+    assert float(pictures.std()) == pytest.approx(1, abs=0.05)
+    assert torch.allclose(space.encode(pictures), white, atol=1e-4)
+    power = torch.fft.fft2(pictures).abs().square().mean((0, 1))
+    assert float(power[0, 1] / power[0, 3]) == pytest.approx(9, rel=0.3)  # 1/f²
+    colours = torch.corrcoef(pictures.transpose(0, 1).flatten(1))
+    assert float(colours[0, 1]) == pytest.approx(0.9, abs=0.05)
 
 
 def test_gradients_are_not_features():

@@ -4,12 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from cases import blank_error, blobs, lenet, seeded, seen
+from cases import blank_error, blobs, killed, lenet, seeded, seen
 
 import leakscope as ls
 from leakscope.attacks.learned.git_coarse import CoarseGIT
@@ -178,20 +179,21 @@ FIT = """
 import sys, torch, leakscope as ls
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from cases import blobs, lenet, seeded
-method = ls.attack("lti", steps=60, hidden=16, batch=8)
+from cases import blobs, killed, lenet, seeded
+method, protocol, defences = killed(sys.argv[3])
 def tell(progress):
     print(progress.step, flush=True)
-inverter = method.fit(blobs(40), ls.FedSGD(), model=lenet(), generator=seeded(), callback=tell,
+inverter = method.fit(blobs(40), protocol, model=lenet(), generator=seeded(), callback=tell, defences=defences,
                       checkpoint=ls.Checkpoint(folder=Path(sys.argv[2]), every=0.0))
 print("digest", inverter.digest)
 """
 
 
-def test_a_killed_fit_goes_on_to_the_same_weights(tmp_path):
+@pytest.mark.parametrize("case", ["gradients", "defended features"])
+def test_a_killed_fit_goes_on_to_the_same_weights(tmp_path, case):
     here = str(Path(__file__).parent)
     environment = {**os.environ, "PYTHONPATH": str(Path(ls.__file__).parents[1])}
-    command = [sys.executable, "-c", FIT, here, str(tmp_path)]
+    command = [sys.executable, "-c", FIT, here, str(tmp_path), case]
     first = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     for line in first.stdout:
         if line.strip() == "25":
@@ -202,10 +204,27 @@ def test_a_killed_fit_goes_on_to_the_same_weights(tmp_path):
     second = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
     lines = second.stdout.split()
     assert 20 < int(lines[0]) < 60  # it went on, it did not start over
-    method = ls.attack("lti", steps=60, hidden=16, batch=8)
-    whole = method.fit(blobs(40), ls.FedSGD(), model=lenet(), generator=seeded())
+    method, protocol, defences = killed(case)
+    whole = method.fit(blobs(40), protocol, model=lenet(), defences=defences, generator=seeded())
     assert lines[-1] == whole.digest
     assert not list(tmp_path.glob("training.safetensors"))
+
+
+@pytest.mark.parametrize("name", ["lti", "dci"])
+def test_a_budget_of_seconds_ends_a_fit(name):
+    protocol = ls.Split(cut="act2") if name == "dci" else ls.FedSGD()
+    small = {"hidden": 16} if name == "lti" else {"width": 4}
+    method = replace(ls.attack(name, steps=10**6, batch=8, **small), seconds=2.0)
+    began = time.monotonic()
+    inverter = method.fit(blobs(40), protocol, model=lenet(), generator=seeded())
+    assert time.monotonic() - began < 20
+    assert inverter.steps < 10**6
+    stages = [row[0] for row in inverter.trace]
+    trained = {stage for stage, step, _, _ in inverter.trace if step > 0}
+    assert trained == set(stages)  # every stage had its share
+    outcome = inverter(seen(lenet(), blobs(1, seed=3), protocol), generator=seeded()).outcome
+    assert outcome.status is ls.Status.OUT_OF_TIME
+    assert "were up" in outcome.message
 
 
 def test_from_attack_starts_there():

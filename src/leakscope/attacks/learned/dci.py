@@ -5,8 +5,9 @@ trained on
 
     ‖F_k⁻¹(h_k) − h_{k−1}‖₁ + ‖x̂_k − x‖₁ + Σ_{j ≤ k} ‖F_{j…1}(x̂_k) − h_j‖₁,     x̂_k = F_1⁻¹ ∘ … ∘ F_k⁻¹(h_k),
 
-then inverses 1 … k are fine-tuned together on the same loss. Features count in units of their own deviation. Where
-defences change what is sent, the last inverse is trained on that in place of h_K; what it is to give back stays clean.
+then inverses 1 … k are fine-tuned together on the same loss. Pixels and features count in units of their own deviation.
+Where defences change what is sent, the last inverse is trained on that in place of h_K; what it is to give back stays
+clean.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from leakscope.attacks.learned.front import Front, front_of
+from leakscope.attacks.learned.inverse_blocks import InverseBlock, InverseRows
 from leakscope.attacks.learned.inverter import InverseNetwork
 from leakscope.attacks.learned.learned import LearnedAttack
-from leakscope.attacks.learned.scaling import convolution, linear
 from leakscope.attacks.learned.synthesis import Synthesis
 from leakscope.attacks.learned.training import Stage, Training
 from leakscope.attacks.parts import cosine_decay
@@ -34,45 +35,7 @@ from leakscope.models import VisionModel
 
 __all__ = ["DCI", "DCINetwork", "dci", "decoder"]
 
-_MANY = 256
-
-
-@final
-class InverseBlock(nn.Module):
-    """A residual block turned round: (C, H, W) ↦ (C', H', W') with H' ≥ H. Two 3 × 3 convolutions, the image made
-    larger between them, and a 1 × 1 convolution beside them. No norms: what they divide out is part of the answer."""
-
-    def __init__(self, before: tuple[int, ...], after: tuple[int, ...], width: int, generator: torch.Generator) -> None:
-        super().__init__()
-        inner = max(before[0], after[0], width)
-        self._size = after[1:]
-        self.first = convolution(before[0], inner, 3, generator)
-        self.second = convolution(inner, after[0], 3, generator)
-        self.beside = convolution(before[0], after[0], 1, generator)
-
-    def forward(self, features: Tensor) -> Tensor:
-        inner = self._larger(F.relu(self.first(features)))
-        return self.second(inner) + self._larger(self.beside(features))
-
-    def _larger(self, features: Tensor) -> Tensor:
-        return features if features.shape[2:] == self._size else F.interpolate(features, self._size, mode="nearest")
-
-
-@final
-class InverseRows(nn.Module):
-    """The same for features that are no image (tokens, a vector): two linear layers over all of them."""
-
-    def __init__(self, before: tuple[int, ...], after: tuple[int, ...], width: int, generator: torch.Generator) -> None:
-        super().__init__()
-        sizes = torch.Size(before).numel(), torch.Size(after).numel()
-        self._after = after
-        self.first = linear(sizes[0], 8 * width, generator)
-        self.second = linear(8 * width, sizes[1], generator)
-        self.beside = linear(sizes[0], sizes[1], generator)
-
-    def forward(self, features: Tensor) -> Tensor:
-        rows = features.flatten(1)
-        return (self.second(F.relu(self.first(rows))) + self.beside(rows)).view(-1, *self._after)
+_MANY, _AT_ONCE = 256, 16
 
 
 @final
@@ -80,6 +43,7 @@ class DCINetwork(InverseNetwork):
     """Inverses of the parts of a front, first to last; images come out of the first."""
 
     replays = False
+    measured_on = 100
 
     def __init__(self, front: Front, *, width: int, blockwise: bool, cycle: bool, generator: torch.Generator) -> None:
         super().__init__()
@@ -89,7 +53,7 @@ class DCINetwork(InverseNetwork):
             (InverseBlock if len(before) == 3 == len(after) else InverseRows)(before, after, width, generator)
             for after, before in pairwise(shapes)
         )
-        for k, shape in enumerate(front.shapes):
+        for k, shape in enumerate(shapes):
             self.register_buffer(f"mean{k}", torch.zeros(_per_channel(shape)))
             self.register_buffer(f"size{k}", torch.ones(_per_channel(shape)))
 
@@ -97,14 +61,22 @@ class DCINetwork(InverseNetwork):
         return dict(signal)
 
     def start(self, rows: Mapping[str, Tensor], images: Tensor) -> None:
-        """The mean and deviation of every channel of every part's features."""
+        """The mean and deviation of every channel of the pixels and of every part's features."""
+        parts = images[:_MANY].flatten(0, 1).split(_AT_ONCE)
+        moments = [
+            [torch.zeros_like(self.get_buffer(f"mean{k}")) for _ in range(2)] for k in range(len(self.inverses) + 1)
+        ]
         with torch.no_grad():
-            for k, h in enumerate(self._front(images[:_MANY].flatten(0, 1))):
-                over = (0, 2, 3) if h.ndim == 4 else (0,)
-                self.get_buffer(f"mean{k}").copy_(h.mean(over, keepdim=True)[0])
-                # A channel that is silent on these images counts little, not infinitely much.
-                size = h.std(over, correction=0, keepdim=True)[0]
-                self.get_buffer(f"size{k}").copy_(size.clamp_min(0.1 * float(size.mean()) + 1e-8))
+            for part in parts:
+                for found, h in zip(moments, [part, *self._front(part)], strict=True):
+                    over = (0, 2, 3) if h.ndim == 4 else (0,)
+                    for total, power in zip(found, (h, h.square()), strict=True):
+                        total += power.mean(over, keepdim=True)[0] * len(part) / sum(len(one) for one in parts)
+        for k, (mean, square) in enumerate(moments):
+            self.get_buffer(f"mean{k}").copy_(mean)
+            # A channel that is silent on these images counts little, not infinitely much.
+            size = (square - mean.square()).clamp_min(0).sqrt()
+            self.get_buffer(f"size{k}").copy_(size.clamp_min(0.1 * float(size.mean()) + 1e-8))
 
     def forward(self, rows: Mapping[str, Tensor]) -> Tensor:
         h = rows[self._front.cut]  # (N, B, …)
@@ -112,39 +84,44 @@ class DCINetwork(InverseNetwork):
         return self._down(self._scaled(h.flatten(0, 1), last), last)[0].unflatten(0, h.shape[:2])
 
     def stages(self, steps: int) -> tuple[Stage, ...]:
-        """Inverse 1; then each further one alone, and all so far together. ``steps`` are those of a stage."""
+        """Inverse 1; then each further one alone, and all so far together; at last all of them, for ``steps``.
+
+        Those before the last take as many together: what they prepare, the last one finishes.
+        """
         count = len(self.inverses)
-        if not self._blockwise:
-            return (Stage(name=_name(1, count), steps=steps),)
+        final = Stage(name=_name(1, count), steps=steps)
+        if not self._blockwise or count == 1:
+            return (final,)
+        each = max(1, steps // (2 * count - 2))
         stages: list[Stage] = []
         for k in range(1, count + 1):
-            stages.append(Stage(name=_name(k, k), steps=steps, parameters=(f"inverses.{k - 1}.",)))
-            if k > 1:
+            stages.append(Stage(name=_name(k, k), steps=each, parameters=(f"inverses.{k - 1}.",)))
+            if 1 < k < count:
                 together = tuple(f"inverses.{j}." for j in range(k))
-                stages.append(Stage(name=_name(1, k), steps=steps, parameters=together))
-        return tuple(stages)
+                stages.append(Stage(name=_name(1, k), steps=each, parameters=together))
+        return (*stages, final)
 
     def reads(self, stage: Stage) -> bool:
         return _last(stage) == len(self.inverses) - 1
 
     def loss(self, stage: Stage, rows: Mapping[str, Tensor], images: Tensor) -> Tensor:
-        pixels = images.flatten(0, 1)
+        pixels, last = images.flatten(0, 1), _last(stage)
         with torch.no_grad():
-            truth = [self._scaled(h, k) for k, h in enumerate(self._front(pixels))]
-        last = _last(stage)
+            truth = [self._scaled(h, k) for k, h in enumerate(self._front(pixels, last + 1))]
         made, below = self._down(self._sent(rows, truth[last], last), last)
-        total = F.l1_loss(made, pixels)
+        total = ((made - pixels) / self.get_buffer("size0")).abs().mean()
         if not self._cycle:
             return total
         if last:
             total = total + F.l1_loss(below, truth[last - 1])
-        again = self._front(made)[: last + 1]
-        return total + sum((F.l1_loss(self._scaled(h, k), truth[k]) for k, h in enumerate(again)), start=total * 0)
+        again = [F.l1_loss(self._scaled(h, k), truth[k]) for k, h in enumerate(self._front(made, last + 1))]
+        return total + torch.stack(again).sum()
 
     def error(self, stage: Stage, rows: Mapping[str, Tensor], images: Tensor) -> Tensor:
         pixels, last = images.flatten(0, 1), _last(stage)
-        made, _ = self._down(self._sent(rows, self._scaled(self._front(pixels)[last], last), last), last)
-        return F.mse_loss(made.clamp(0, 1), pixels)
+        sent = rows.get(self._front.cut)
+        clean = self._front(pixels, last + 1)[last] if sent is None else sent.flatten(0, 1)
+        return F.mse_loss(self._down(self._scaled(clean, last), last)[0].clamp(0, 1), pixels)
 
     def _sent(self, rows: Mapping[str, Tensor], clean: Tensor, last: int) -> Tensor:
         """The scaled features that inverse ``last`` starts from: those a client sent, where rows hold them."""
@@ -156,10 +133,11 @@ class DCINetwork(InverseNetwork):
         below = state = self.inverses[last](scaled)
         for k in reversed(range(last)):
             state = self.inverses[k](state)
-        return torch.sigmoid(state), below
+        return state * self.get_buffer("size0") + self.get_buffer("mean0"), below
 
     def _scaled(self, h: Tensor, k: int) -> Tensor:
-        return (h - self.get_buffer(f"mean{k}")) / self.get_buffer(f"size{k}")
+        """The features h of part k in units of their own deviation."""
+        return (h - self.get_buffer(f"mean{k + 1}")) / self.get_buffer(f"size{k + 1}")
 
 
 def _per_channel(shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -205,26 +183,26 @@ class DCI:
 @register_attack("dci", cites="dong2022")
 def dci(
     *,
-    steps: int = 400,
+    steps: int = 1000,
     data: Literal["public", "synthetic"] = "public",
     images: int = 2048,
-    synthesis_steps: int = 200,
+    synthesis_steps: int = 100,
     width: int = 32,
     parts: int = 9,
-    lr: float = 1e-3,
-    batch: int = 64,
+    lr: float = 3e-3,
+    batch: int = 16,
     patience: int | None = None,
     seed: int = 0,
 ) -> LearnedAttack:
     """Split features undone part by part by inverse blocks, on public images or on ones made up from the model.
 
-    ``steps`` are those of each stage: one for every part and one more for every fine-tuning. ``images``,
-    ``synthesis_steps``: how many images are made up with ``data=synthetic``, and how long each batch of them takes.
+    ``steps`` are those of the last stage, when all inverses are trained together; the stages before it take as many.
+    ``images``, ``synthesis_steps``: how many images are made up with ``data=synthetic``, and for how long.
     """
     return LearnedAttack(
         name="dci",
         architecture=DCI(width=width, parts=parts),
-        training=Training(lr=lr, schedule=cosine_decay, batch=batch, patience=patience, clip=1.0),
+        training=Training(lr=lr, schedule=cosine_decay, batch=batch, every=100, patience=patience, clip=1.0),
         steps=steps,
         options={"width": width, "parts": parts},
         seed=seed,
@@ -234,13 +212,13 @@ def dci(
 
 @register_attack("decoder", cites="dong2022")
 def decoder(
-    *, steps: int = 2000, width: int = 32, parts: int = 9, lr: float = 1e-3, batch: int = 64, seed: int = 0
+    *, steps: int = 2000, width: int = 32, parts: int = 9, lr: float = 3e-3, batch: int = 16, seed: int = 0
 ) -> LearnedAttack:
     """The same inverse blocks trained at once, on pixels alone: the reference that dci is measured against."""
     return LearnedAttack(
         name="decoder",
         architecture=DCI(width=width, parts=parts, blockwise=False, cycle=False),
-        training=Training(lr=lr, schedule=cosine_decay, batch=batch, clip=1.0),
+        training=Training(lr=lr, schedule=cosine_decay, batch=batch, every=100, clip=1.0),
         steps=steps,
         options={"width": width, "parts": parts},
         seed=seed,

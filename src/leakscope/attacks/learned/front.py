@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import final
 
@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from leakscope.client.split import Split
 from leakscope.errors import NotApplicable
 from leakscope.models import VisionModel
-from leakscope.models.watch import catching
 from leakscope.types import ClientProtocol
 
 __all__ = ["Front", "front_of"]
@@ -37,9 +36,12 @@ class Front:
         """What each part ends with, for people."""
         return (*(f"input of {name}" for name in self.between), self.cut)
 
-    def __call__(self, pixels: Tensor) -> list[Tensor]:
-        """[h_1, …, h_K], differentiable in the pixels (B, C, H, W); the model's weights take no part in the graph."""
-        return _run(self.model, self.between, self.cut, pixels)
+    def __call__(self, pixels: Tensor, count: int | None = None) -> list[Tensor]:
+        """[h_1, …, h_count], all by default, differentiable in the pixels (B, C, H, W); no part behind them is run.
+
+        The model's weights take no part in the graph.
+        """
+        return _run(self.model, self.between, self.cut, pixels, len(self.shapes) if count is None else count)
 
 
 def front_of(model: VisionModel, protocol: ClientProtocol, *, parts: int) -> Front:
@@ -57,13 +59,12 @@ def front_of(model: VisionModel, protocol: ClientProtocol, *, parts: int) -> Fro
         )
     blank = torch.zeros((1, *model.input.shape), device=model.device, dtype=model.dtype)
     called = protocol.called(model)
-    own = {protocol.cut, *(name for name in called if name.startswith(f"{protocol.cut}."))}
-    blocks = [block for block in model.anatomy.blocks if block in called and block not in own - {protocol.cut}]
+    blocks = [block for block in model.anatomy.blocks if block in called]
     if len(blocks) > parts:
         blocks = list({block.rpartition(".")[0]: block for block in reversed(blocks)}.values())[
             ::-1
         ]  # each stage's first
-    features = _run(model, tuple(blocks), protocol.cut, blank)
+    features = _run(model, tuple(blocks), protocol.cut, blank, len(blocks) + 1)
     # The first block may take the pixels themselves: nothing was done to them yet.
     first = bool(blocks) and features[0].shape == blank.shape and torch.equal(features[0], model.normalise(blank))
     between = tuple(blocks[1:] if first else blocks)
@@ -75,18 +76,24 @@ def front_of(model: VisionModel, protocol: ClientProtocol, *, parts: int) -> Fro
     )
 
 
-def _run(model: VisionModel, between: tuple[str, ...], cut: str, pixels: Tensor) -> list[Tensor]:
+def _run(model: VisionModel, between: tuple[str, ...], cut: str, pixels: Tensor, count: int) -> list[Tensor]:
     weights = {name: value.detach() for name, value in model.named_parameters()}
-    last: list[Tensor] = []
+    modules = dict(model.named_modules())
+    found: list[Tensor] = []
 
-    def stop(module: nn.Module, inputs: object, output: Tensor) -> None:
-        last.append(output)
+    def enter(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        found.append(inputs[0])
+        if len(found) == count:
+            raise _Cut
+
+    def leave(module: nn.Module, inputs: object, output: Tensor) -> None:
+        found.append(output)
         raise _Cut
 
-    hook = dict(model.named_modules())[cut].register_forward_hook(stop)
-    try:
-        with catching(model.module, between) as caught, model.mode(False), suppress(_Cut):
-            model.functional(weights, {}, pixels)
-    finally:
-        hook.remove()
-    return [*(caught[name] for name in between), last[0]]
+    with ExitStack() as hooks, model.mode(False), suppress(_Cut):
+        for name in between[:count]:
+            hooks.callback(modules[name].register_forward_pre_hook(enter).remove)
+        if count > len(between):
+            hooks.callback(modules[cut].register_forward_hook(leave).remove)
+        model.functional(weights, {}, pixels)
+    return found

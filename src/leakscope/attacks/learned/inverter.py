@@ -55,6 +55,9 @@ class InverseNetwork(nn.Module):
     """Whether training needs what the client sends; a network that runs the client's part itself does not, unless
     defences change what comes out of it. Then signals are replayed step by step: features are too large to keep."""
 
+    measured_on: int = 500
+    """Over how many of the pairs held out an error is taken: few where each takes a pass through the client's part."""
+
     def reads(self, stage: Stage) -> bool:
         """Whether this stage is trained on what the client sends."""
         return True
@@ -80,7 +83,8 @@ class Inverter:
     ``attack`` and ``options`` name the method it was fitted by, ``needs`` what a server must know to have fitted it.
     ``mean`` (C, H, W) is the mean of the images it was trained on: what it would answer if the signal said nothing.
     ``held_out`` is its mean squared error on pairs it was not trained on. ``digest`` stands for the weights.
-    ``any_weights``: answer observations of the same model at other weights, too.
+    ``any_weights``: answer observations of the same model at other weights, too. ``out_of_time``: its training was
+    ended by a budget of seconds.
     """
 
     attack: str
@@ -94,6 +98,7 @@ class Inverter:
     needs: tuple[Knows, ...] = (Knows.PUBLIC_DATA,)
     trace: tuple[tuple[str, int, float, float], ...] = field(default=(), repr=False)
     any_weights: bool = False
+    out_of_time: bool = False
     digest: str = ""
 
     def __post_init__(self) -> None:
@@ -130,7 +135,10 @@ class Inverter:
             images = torch.nan_to_num(images)
         else:
             message = f"One pass of {self.attack}, whose error on public images held out is {self.held_out:.3g}."
-            outcome = Outcome(status=Status.FINISHED, message=message)
+            if self.out_of_time:
+                message += f" Its training ended when {self.seconds:.0f} s were up."
+            status = Status.OUT_OF_TIME if self.out_of_time else Status.FINISHED
+            outcome = Outcome(status=status, message=message)
         return Reconstruction(
             images=images.clamp(0, 1),
             labels=_labels(observation, generator),
@@ -165,6 +173,7 @@ class Inverter:
             "seconds": self.seconds,
             "needs": [one.value for one in self.needs],
             "trace": self.trace,
+            "out_of_time": self.out_of_time,
         }
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(path.name + ".part")

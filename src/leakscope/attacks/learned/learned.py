@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -64,7 +65,8 @@ class LearnedAttack:
     ``pairs``: how many clients are replayed; 0 is one for every whole batch of public images. ``cache``: a folder for
     pairs, and ``cache_gib`` the most it may hold. ``options`` are those of the recipe that the network depends on: a
     saved inverter is built again from them. ``synthesis``: in place of public images, ones that are made up from the
-    model itself; the server then needs no data at all.
+    model itself; the server then needs no data at all. ``seconds``: a budget for the whole fit; half of it at most goes
+    to making images up. Only replays and closed forms are not cut short.
     """
 
     name: str
@@ -78,6 +80,7 @@ class LearnedAttack:
     cache_gib: float = 8.0
     any_weights: bool = False
     synthesis: Synthesis | None = None
+    seconds: float | None = None
 
     def __post_init__(self) -> None:
         for name, value, low in (("steps", self.steps, 1), ("pairs", self.pairs, 0), ("seed", self.seed, 0)):
@@ -101,8 +104,10 @@ class LearnedAttack:
 
         ``sent``: the names that reach the server, where the client is known to keep some to itself.
         """
+        began = time.monotonic()
         if self.synthesis is not None:
-            public = self.synthesis(model, generator=fork(generator, "synthesis"), callback=callback)
+            half = None if self.seconds is None else self.seconds / 2
+            public = self.synthesis(model, generator=fork(generator, "synthesis"), callback=callback, seconds=half)
         if public is None:
             raise BadInput(f"{self.name} is to be fitted, and no public images were given.")
         trained, held = split_public(public, batch_size, fork(generator, "split"))
@@ -151,6 +156,7 @@ class LearnedAttack:
             callback=callback,
             checkpoint=checkpoint,
             key=key,
+            seconds=None if self.seconds is None else self.seconds - (time.monotonic() - began),
         )
         return Inverter(
             attack=self.name,
@@ -164,6 +170,7 @@ class LearnedAttack:
             trace=tuple(history.rows),
             needs=self.needs,
             any_weights=self.any_weights,
+            out_of_time=history.out_of_time,
         )
 
     @property

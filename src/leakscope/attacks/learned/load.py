@@ -45,4 +45,5 @@ def load_inverter(path: Path, model: VisionModel, *, any_weights: bool = False) 
         needs=tuple(Knows(one) for one in about["needs"]),
         trace=tuple((str(a), int(b), float(c), float(d)) for a, b, c, d in about["trace"]),
         any_weights=any_weights,
+        out_of_time=bool(about.get("out_of_time")),
     )

@@ -48,10 +48,10 @@ def linear(before: int, after: int, generator: torch.Generator, *, zero: bool = 
     return layer
 
 
-def convolution(before: int, after: int, kernel: int, generator: torch.Generator) -> nn.Conv2d:
-    """A convolution that keeps the size of its input, with weights U(±1/√fan in) drawn from ``generator``."""
+def convolution(before: int, after: int, kernel: int, generator: torch.Generator, *, zero: bool = False) -> nn.Conv2d:
+    """A convolution that keeps the size of its input, with weights U(±1/√fan in) from ``generator``; or all zeros."""
     layer = nn.Conv2d(before, after, kernel, padding=kernel // 2, device="meta").to_empty(device="cpu")
-    bound = 1 / math.sqrt(before * kernel * kernel)
+    bound = 0.0 if zero else 1 / math.sqrt(before * kernel * kernel)
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.uniform_(-bound, bound, generator=generator)

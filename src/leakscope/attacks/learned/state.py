@@ -29,7 +29,10 @@ _STATE: Final = "training.safetensors"
 @final
 @dataclass(slots=True, kw_only=True)
 class History:
-    """What a training did: (stage, step, training loss, held-out error) at every measurement, and its time."""
+    """What a training did: (stage, step, training loss, held-out error) at every measurement, and its time.
+
+    ``out_of_time``: a budget of seconds ended it, or some stage of it.
+    """
 
     rows: list[tuple[str, int, float, float]] = field(default_factory=list[tuple[str, int, float, float]])
     best: float = math.inf
@@ -39,6 +42,7 @@ class History:
     in_vain: int = 0
     stage: int = 0
     seen: float = 0.0
+    out_of_time: bool = False
 
 
 @final

@@ -84,8 +84,11 @@ def train(
     callback: Callback | None = None,
     checkpoint: Checkpoint | None = None,
     key: str = "",
+    seconds: float | None = None,
 ) -> History:
     """Run the stages; the network ends at the best point measured in the last of them.
+
+    Of a budget of ``seconds`` each stage gets a share by its steps, and what those before it left over.
 
     With a ``checkpoint`` the whole state is on disk every so many seconds, and the same training (``key``) goes on from
     it after a kill, to the same weights. It is removed at the end.
@@ -111,7 +114,15 @@ def train(
             history.step, history.best, history.in_vain, history.stage = 0, math.inf, 0, number
             history.seen = 0.0
             _measure(trainee, stage, history, best)
+        left = math.inf if seconds is None else seconds - history.seconds
+        until = history.seconds + left * (stage.steps - history.step) / (
+            sum(one.steps for one in stages[number:]) - history.step
+        )
         while history.step < stage.steps and not _given_up(history, training):
+            if history.seconds >= until:
+                history.out_of_time = True
+                _measure(trainee, stage, history, best)
+                break
             step = history.step
             for group in optimiser.param_groups:
                 group["lr"] = training.lr * training.schedule(step / stage.steps)
