@@ -305,6 +305,13 @@ _PAPERS: Final = (
         year=2021,
     ),
     Paper(
+        key="balunovic2022",
+        authors="Balunović, Mislav and Dimitrov, Dimitar I. and Staab, Robin and Vechev, Martin",
+        title="Bayesian Framework for Gradient Leakage",
+        venue="ICLR",
+        year=2022,
+    ),
+    Paper(
         key="levenberg1944",
         authors="Levenberg, Kenneth",
         title="A Method for the Solution of Certain Non-Linear Problems in Least Squares",
