@@ -56,6 +56,7 @@ CONVOLUTIONAL = {
     "resnetv2": lambda: timm.create_model("resnetv2_18", num_classes=CLASSES),
     "convnext": lambda: timm.create_model("convnext_atto", num_classes=CLASSES),
     "convnext, overlapping stem": lambda: timm.create_model("convnext_atto_ols", num_classes=CLASSES),
+    "efficientnet": lambda: timm.create_model("efficientnet_lite0", num_classes=CLASSES),
     "torchvision resnet18": lambda: tv.resnet18(num_classes=CLASSES),
     "torchvision convnext": lambda: tv.ConvNeXt(
         [tv.convnext.CNBlockConfig(16, 32, 2), tv.convnext.CNBlockConfig(32, None, 3)], 0.1, num_classes=CLASSES
@@ -63,7 +64,6 @@ CONVOLUTIONAL = {
 }
 UNKNOWN = {
     "mobilenet": lambda: tv.mobilenet_v3_small(num_classes=CLASSES),
-    "efficientnet": lambda: timm.create_model("efficientnet_lite0", num_classes=CLASSES),
     "vit with relative positions": lambda: timm.create_model(
         "vit_relpos_small_patch16_224", img_size=32, depth=2, num_classes=CLASSES
     ),

@@ -49,7 +49,7 @@ def test_blocks_are_counted() -> None:
     blocks = {n: len(loaded(n).anatomy.blocks) for n in ALL}
     assert all(blocks[n] == 4 for n in SWINS)
     assert all(blocks[n] == (4 if "april" in n else 2) for n in TRANSFORMERS)
-    assert [blocks[n] for n in CONVOLUTIONAL] == [8, 8, 8, 12, 12, 8, 5]
+    assert [blocks[n] for n in CONVOLUTIONAL] == [8, 8, 8, 12, 12, 16, 8, 5]
     assert all(blocks[n] == 0 for n in UNKNOWN)
 
 
