@@ -17,8 +17,11 @@ from leakscope.audit.studies.cut import cuts
 from leakscope.audit.studies.layers import thirds
 from leakscope.audit.study import STUDIES, Setup, conclusions, run_study
 from leakscope.audit.study_cost import estimate_study
+from leakscope.audit.study_models import Beside
+from leakscope.audit.training_files import save_trained
 from leakscope.cli import app
 from leakscope.report.study_figure import study_figure
+from leakscope.report.study_sheet import study_sheet
 
 VIT = "timm:vit_tiny_patch16_224"
 
@@ -34,9 +37,18 @@ def setup(model="leakscope:lenet-dlg", size=16, images=("cat", "coffee"), attack
     )
 
 
+def batch_norm(size=12, **options):
+    """A tiny residual network whose clients train in train mode, and a server with public images."""
+    made = setup("leakscope:resnet20", size, ("cat", "coffee"), "feasibility", **(options or {"steps": 2}))
+    made.model.load_state_dict({k: v + 0.1 * k.endswith("running_mean") for k, v in made.model.state_dict().items()})
+    threat = ls.threats.WITH_LABELS.plus(ls.Knows.PUBLIC_DATA)
+    return replace(made, threat=threat, public=ls.bundled_batch(["temple", "raccoon", "astronaut"], size=size))
+
+
 CASES = {
     "batch-size": setup,
     "difficulty": setup,
+    "statistics": lambda: batch_norm(),
     "layers": lambda: setup(VIT, 32, ("cat",)),
     "components": lambda: setup(VIT, 32, ("cat",)),
     "training-time": lambda: setup("leakscope:mlp?hidden=16", 8),
@@ -89,6 +101,58 @@ def test_difficulty_starts_at_the_truth_and_ends_in_noise(tmp_path):
     assert before[0] > 0.999
     assert before[-1] < 0.1
     assert before == sorted(before, reverse=True)
+    # One step keeps the start, whose loss it measured: what was scored before is what the attack began with.
+    assert [row.extra["moved"] for row in rows] == pytest.approx([0] * 11, abs=2e-3)
+
+
+def test_moved_has_the_sign_of_what_the_attack_did(tmp_path):
+    rows = run_study(STUDIES["difficulty"].value, setup(attack="idlg", images=("cat",), steps=6), tmp_path)
+    for row in rows:
+        assert row.extra["moved"] == pytest.approx(row.metrics["ssim"] - row.extra["ssim before"], abs=1e-9)
+    assert max(row.extra["moved"] for row in rows) > 0.1
+
+
+def test_models_beside_have_their_own_weights_and_say_how_well_they_were_trained(tmp_path):
+    name = "leakscope:mlp?hidden=16"
+    other = ls.load_model(name, num_classes=10, image_size=12, seed=5)
+    save_trained(tmp_path / "w.safetensors", other, {"accuracy": 0.75})
+    beside = (Beside.parse(f"{name}@{tmp_path / 'w.safetensors'}"), Beside.parse("leakscope:lenet-dlg"))
+    made = replace(setup(name, 12, ("cat",), steps=1), beside=beside)
+    rows = run_study(STUDIES["difficulty"].value, made, tmp_path / "out")
+    assert len(rows) == 33
+    by = {row.at["model"]: row for row in rows if row.at["noise"] == 1.0}
+    assert list(by) == [name, f"{name}@w", "leakscope:lenet-dlg"]
+    assert by[f"{name}@w"].extra["model accuracy"] == 0.75
+    assert "model accuracy" not in by[name].extra
+    records = [read_record(tmp_path / "out" / row.folder) for row in by.values()]
+    assert len({record.energies for record in records}) == 3
+    sheet = study_sheet(tmp_path / "out")
+    with Image.open(sheet) as picture:
+        assert picture.width > picture.height > 200
+    with pytest.raises(ls.BadInput, match="of one model"):
+        run_study(STUDIES["batch-size"].value, made, tmp_path / "none")
+    with pytest.raises(ls.BadInput, match="NAME@WEIGHTS"):
+        Beside.parse("leakscope:mlp@")
+    with pytest.raises(ls.LeakscopeError):  # a model that was asked for is not passed over
+        list(STUDIES["architectures"].value.make(replace(made, beside=(Beside(name="leakscope:swin-t-32"),))))
+
+
+def test_statistics_are_compared_on_the_same_images_and_seeds(tmp_path):
+    study = STUDIES["statistics"].value
+    rows = run_study(study, batch_norm(), tmp_path)
+    assert len(rows) == 3 * 2 * 3  # sources × images × seeds
+    assert {row.at["statistics"] for row in rows} == {"running", "proxy", "exact"}
+    records = {row.folder: read_record(tmp_path / row.folder) for row in rows}
+    for row in rows:
+        assert records[row.folder].evidence["statistics"] == row.at["statistics"]
+    found = conclusions(study, rows, tmp_path)
+    assert [line["runs"] for line in found] == [6, 6, 6]
+    runs = {(row.at["statistics"], row.extra["image"], row.extra["seed"]): row.metrics["ssim"] for row in rows}
+    gains = [value - runs["running", image, seed] for (source, image, seed), value in runs.items() if source == "exact"]
+    assert found[2]["ssim gained"] == pytest.approx(sum(gains) / 6)
+    assert "ssim gained" not in found[0]
+    with pytest.raises(ls.BadInput, match="no use for"):
+        list(study.make(setup()))
 
 
 def test_architectures_have_a_closed_form_column(tmp_path):

@@ -61,6 +61,17 @@ def test_it_learns(optimiser):
     assert not any(m.training for _, m in trained.named_modules())
 
 
+def test_half_precision_learns_and_leaves_weights_in_single():
+    trained, single = model(), model()
+    plan = TrainingPlan(epochs=3, batch_size=8, precision="bfloat16")
+    epochs = train(trained, striped(64, 0), striped(40, 1), plan)
+    train(single, striped(64, 0), striped(40, 1), replace(plan, precision="float32"))
+    assert epochs[-1].held_out >= 0.9
+    assert {value.dtype for _, value in trained.named_parameters()} == {torch.float32}
+    state = single.state_dict()
+    assert any(not torch.equal(value, state[name]) for name, value in trained.state_dict().items()), "not used"
+
+
 @pytest.mark.parametrize("optimiser", ["sgd", "adamw"])
 def test_a_broken_training_ends_with_the_same_bits(tmp_path, optimiser):
     plan = TrainingPlan(epochs=3, batch_size=8, optimiser=optimiser)
@@ -109,6 +120,8 @@ def test_a_test_folder_is_held_out(tmp_path):
     folder(tmp_path / "set" / "test", each=2)
     data, test, classes = load_labelled(tmp_path, SPEC, generator=seeded())
     assert (len(data), len(test), classes) == (12, 4, ("across", "along"))
+    data, test, _ = load_labelled(tmp_path, SPEC, limit=3, test_limit=1, generator=seeded())
+    assert (len(data), len(test)) == (6, 2)
 
 
 def test_what_cannot_be_trained_on_is_refused(tmp_path):

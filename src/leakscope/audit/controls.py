@@ -90,11 +90,13 @@ class ControlledStart:
     noise; in between it shows how far from the truth the attacker's loss still leads to it.
 
     ``images`` are the *normalised* inputs (B, C, H, W), as :meth:`leakscope.VisionModel.normalise` gives them. A pixel
-    is replaced in all its channels. A record of such a run holds ``noise``, not the pixels.
+    is replaced in all its channels. A record of such a run holds ``noise``, not the pixels. With a ``seed`` of its own
+    it is the same start whoever asks, so that it can be scored before the attack.
     """
 
     images: Tensor = field(repr=False, compare=False)
     noise: float
+    seed: int | None = None
 
     def __post_init__(self) -> None:
         if self.images.ndim != 4:
@@ -106,6 +108,8 @@ class ControlledStart:
         truth = self.images.detach().cpu()
         if tuple(shape) != tuple(truth.shape):
             raise BadInput(f"The start was made from images {tuple(truth.shape)}; the attack asks for {tuple(shape)}.")
+        if self.seed is not None:
+            generator = fork(torch.Generator().manual_seed(self.seed), "controlled start")
         drawn = torch.randn(shape, generator=generator, dtype=torch.float64).to(truth)
         batch, _, height, width = truth.shape
         replaced = torch.rand((batch, 1, height, width), generator=generator, dtype=torch.float64) < self.noise

@@ -45,7 +45,9 @@ def _conclude(model: str, mode: str, rows: Sequence[Row], out: Path) -> Conclusi
     matched = [one for one in judged if one.shot.cell.attack not in forms]
     refused = sum(shot.record is None for shot in attacks if shot.cell.attack in forms)
     tried = sum(shot.cell.attack in forms for shot in attacks)
-    found: dict[str, str | float] = {"model": model, "mode": mode, "feasible": _answer(matched)}
+    found: dict[str, str | float] = {"model": model, "mode": mode}
+    found |= {key: value for key, value in rows[0].extra.items() if key == "model accuracy"}
+    found["feasible"] = _answer(matched)
     found |= _evidence(matched)
     found["closed form"] = _answer(solved)
     if solved:

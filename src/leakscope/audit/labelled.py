@@ -56,6 +56,7 @@ def load_labelled(
     *,
     held_out: float = 0.1,
     limit: int | None = None,
+    test_limit: int | None = None,
     labels_file: Path | None = None,
     generator: torch.Generator,
 ) -> tuple[Labelled, Labelled, tuple[str, ...]]:
@@ -63,8 +64,9 @@ def load_labelled(
 
     ``path`` holds ``train/CLASS/…`` and ``test/CLASS/…``, or ``CLASS/…``, of which a share is held out at random; a
     single folder around these is looked through. Classes are numbered as their folders are named if all are numbers,
-    else in alphabetical order. ``limit``: at most so many images of each class are trained on. For a detector, ``path``
-    is a folder of images with boxes, as :func:`leakscope.audit.images.load_images` takes it.
+    else in alphabetical order. ``limit``: at most so many images of each class are trained on; ``test_limit``: at most
+    so many of a test folder's are tested on. For a detector, ``path`` is a folder of images with boxes, as
+    :func:`leakscope.audit.images.load_images` takes it.
     """
     if not 0 < held_out < 1:
         raise BadInput(f"The share held out is {held_out}; it must lie between 0 and 1.")
@@ -78,7 +80,8 @@ def load_labelled(
         raise BadInput(f"'{path}' holds one class ({', '.join(classes)}); there is nothing to tell apart.")
     numbers = _numbers(classes, path, spec)
     parts = {
-        part: _read(members, numbers, spec, limit if part != "test" else None) for part, members in by_part.items()
+        part: _read(members, numbers, spec, test_limit if part == "test" else limit)
+        for part, members in by_part.items()
     }
     if "test" in parts and "train" in parts:
         return parts["train"], parts["test"], classes

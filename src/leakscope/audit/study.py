@@ -19,8 +19,9 @@ from leakscope.attacks.configure import configured
 from leakscope.audit.record import FAILED, REFUSED, Record
 from leakscope.audit.run import Case, invert
 from leakscope.audit.store import ensure_writable, replacing
+from leakscope.audit.study_models import Beside
 from leakscope.audit.study_rows import Row, write_rows
-from leakscope.errors import NotApplicable
+from leakscope.errors import BadInput, NotApplicable
 from leakscope.models import VisionModel
 from leakscope.registry import Registry
 from leakscope.types import Batch, Callback, ClientProtocol, Status, ThreatModel
@@ -45,6 +46,7 @@ class Setup:
     """What a study varies: a model, a private batch, a client, a server and an attack.
 
     ``public``: images that the server has, for attacks that are fitted; its threat must say that it has some.
+    ``weights`` is the file that the model's came from, ``beside`` what studies of several models compare it with.
     """
 
     model: VisionModel
@@ -54,6 +56,8 @@ class Setup:
     attack: str
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     public: Batch | None = None
+    weights: Path | None = None
+    beside: tuple[Beside, ...] = ()
     seed: int = 0
 
     def case(self, **changes: Any) -> Case:
@@ -76,18 +80,19 @@ class Point:
     """Where on the axes, and the case there.
 
     ``extra`` are further columns that are known without an attack, ``after`` gives those that follow from its record,
-    which lies in the folder beside what came back.
+    which lies in the folder beside what came back. ``run`` tells points at the same place apart.
     """
 
     at: Mapping[str, str | float]
     case: Case
+    run: str = ""
     extra: Mapping[str, str | float] = field(default_factory=dict[str, str | float])
     after: Callable[[Case, Record, Path], Mapping[str, str | float]] | None = None
 
     @property
     def slug(self) -> str:
         """A folder name that a person can read."""
-        text = "_".join(f"{key}-{value}" for key, value in self.at.items())
+        text = "_".join([f"{key}-{value}" for key, value in self.at.items()] + [self.run] * bool(self.run))
         return re.sub(r"[^\w.=-]+", "-", text).strip("-")[:120]
 
 
@@ -102,7 +107,7 @@ class Study:
 
     ``ordered``: names along x have an order, and are joined by a line, with an image as it came back at each of them
     underneath. ``conclude`` makes a short table of all rows and the folder that holds their records. ``costly``: how
-    long it will take is measured, and said, before it starts.
+    long it will take is measured, and said, before it starts. ``several``: it takes models to stand beside the first.
     """
 
     name: str
@@ -113,6 +118,7 @@ class Study:
     ordered: bool = False
     conclude: Callable[[Sequence[Row], Path], list[Conclusion]] | None = None
     costly: bool = False
+    several: bool = False
 
 
 STUDIES: Final[Registry[Study]] = Registry("study", "leakscope.audit.studies")
@@ -128,6 +134,7 @@ def register_study(
     cites: str | None = None,
     conclude: Callable[[Sequence[Row], Path], list[Conclusion]] | None = None,
     costly: bool = False,
+    several: bool = False,
 ) -> Callable[[Maker], Maker]:
     """Decorator: enter a function that yields points under ``name``; its docstring's first line is shown to users."""
 
@@ -141,6 +148,7 @@ def register_study(
             ordered=ordered,
             conclude=conclude,
             costly=costly,
+            several=several,
         )
         STUDIES.add(name, study, cites=cites, summary=(make.__doc__ or "").strip().partition("\n")[0])
         return make
@@ -158,6 +166,8 @@ def run_study(
     callback: Callback | None = None,
 ) -> list[Row]:
     """Run every point into ``out`` and write the table; ends early, with fewer rows, when ``stop`` says so."""
+    if setup.beside and not study.several:
+        raise BadInput(f"The study '{study.name}' is of one model; there is nothing to stand beside it.")
     ensure_writable(out)
     rows: list[Row] = []
     for point in study.make(setup):

@@ -27,6 +27,7 @@ from leakscope.random import fork, global_draws
 
 __all__ = [
     "Epoch",
+    "Precision",
     "TrainingPlan",
     "accuracy",
     "held_out_score",
@@ -36,6 +37,9 @@ __all__ = [
     "train_epoch",
     "training_key",
 ]
+
+Precision = Literal["float32", "bfloat16"]
+"""bfloat16 takes half of float32's time where the processor has instructions for it, and far longer elsewhere."""
 
 _RATES: Final = {"sgd": 0.05, "adamw": 1e-3}
 _DECAY: Final = {"sgd": 5e-4, "adamw": 0.05}
@@ -47,6 +51,7 @@ class TrainingPlan:
     """How to train. The learning rate rises over the first twentieth of the steps and falls to 0 as a cosine.
 
     ``pad`` and ``flip``: crops of an image framed by so many pixels, and how often left and right are swapped.
+    ``precision``: what matrix products are computed in; weights, gradients and their sums stay in float32.
     """
 
     epochs: int
@@ -55,6 +60,7 @@ class TrainingPlan:
     lr: float | None = None
     pad: int = 4
     flip: float = 0.5
+    precision: Precision = "float32"
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -126,6 +132,7 @@ def train(
             batch_size=plan.batch_size,
             generator=fork(root, f"epoch/{number}"),
             augmentation=augmentation,
+            precision=plan.precision,
             rate=lambda share, number=number: plan.rate_at((number + share) / plan.epochs),
             stop=stop,
         )
@@ -149,6 +156,7 @@ def train_epoch(
     batch_size: int,
     generator: torch.Generator,
     augmentation: Augmentation | None = None,
+    precision: Precision = "float32",
     rate: Callable[[float], float] | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> float | None:
@@ -172,7 +180,9 @@ def train_epoch(
                 if augmentation is not None:
                     images = augmentation(images, fork(generator, f"augmentation/{index}"))
                 optimiser.zero_grad()
-                loss = model.loss(model(images), data.labels[rows].to(model.device))
+                with torch.autocast(model.device.type, torch.bfloat16, enabled=precision == "bfloat16"):
+                    outputs = model(images)
+                loss = model.loss(outputs.to(model.dtype), data.labels[rows].to(model.device))
                 loss.backward()
                 optimiser.step()
                 losses.append(loss.item())

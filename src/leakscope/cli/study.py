@@ -69,6 +69,12 @@ def study(
         ),
     ] = "honest-server",
     public: Annotated[list[str] | None, Public] = None,
+    beside: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[@WEIGHTS]", help="A model to compare with, perhaps with its weights; may be repeated."
+        ),
+    ] = None,
 ) -> None:
     """Run STUDY on MODEL and IMAGES: a table (table.csv, study.json) and a figure.
 
@@ -78,8 +84,10 @@ def study(
     from leakscope.attacks.configure import options_from_text
     from leakscope.audit.images import load_images
     from leakscope.audit.study import CONCLUSIONS, STUDIES, Setup, conclusions, run_study
+    from leakscope.audit.study_models import Beside
     from leakscope.audit.study_rows import TABLE
     from leakscope.report.study_figure import pareto_figure, study_figure
+    from leakscope.report.study_sheet import study_sheet
     from leakscope.types import Knows
 
     chosen = STUDIES[name].value
@@ -101,6 +109,8 @@ def study(
         client=client.client(),
         threat=knowledge,
         public=known,
+        weights=of.weights,
+        beside=tuple(Beside.parse(text) for text in beside or ()),
         attack=attack,
         options=options,
         seed=seed,
@@ -129,6 +139,8 @@ def study(
             where("conclusions", out / CONCLUSIONS)
         where("table", out / TABLE)
         where("figure", study_figure(out))
+        if (sheet := study_sheet(out)) is not None:
+            where("pictures", sheet)
         if (trade := pareto_figure(out)) is not None:
             where("trade-offs", trade)
     if interrupt.asked:

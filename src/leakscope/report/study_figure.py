@@ -14,7 +14,7 @@ from PIL import Image
 from leakscope.audit.record import read_record
 from leakscope.errors import BadInput
 
-__all__ = ["FIGURE", "PARETO", "pareto_figure", "study_figure"]
+__all__ = ["FIGURE", "PARETO", "pareto_figure", "read_study", "study_figure"]
 
 FIGURE: Final = "figure.png"
 PARETO: Final = "pareto.png"
@@ -27,7 +27,7 @@ def pareto_figure(folder: Path) -> Path | None:
 
     ``None`` where the study has not measured what its points cost.
     """
-    study = _read(folder)
+    study = read_study(folder)
     found: dict[str, tuple[float, float]] = {}  # name -> (accuracy, leakage)
     metric = study["metric"]
     for row in study["rows"]:
@@ -54,7 +54,8 @@ def pareto_figure(folder: Path) -> Path | None:
     return folder / PARETO
 
 
-def _read(folder: Path) -> dict[str, Any]:
+def read_study(folder: Path) -> dict[str, Any]:
+    """What a study has stored in its folder."""
     try:
         study = cast("dict[str, Any]", json.loads((folder / "study.json").read_text(encoding="utf-8")))
         _ = study["rows"], study["x"], study["series"], study["metric"]
@@ -125,7 +126,7 @@ def _strip(folder: Path, rows: list[dict[str, Any]], x: str, metric: str) -> lis
 
 def study_figure(folder: Path) -> Path:
     """Draw the study in ``folder``: lines over numbers and ordered names, bars over others; returns the file."""
-    study = _read(folder)
+    study = read_study(folder)
     if study.get("ordered"):
         return _ordered_figure(folder, study)
     rows, x, series, metric = study["rows"], study["x"], study["series"], study["metric"]
@@ -140,20 +141,24 @@ def study_figure(folder: Path) -> Path:
         for colour, (name, points) in zip(_COLOURS * 9, lines.items(), strict=False):
             where = [row["at"][x] for row in points]
             axes.plot(where, [float(r["metrics"][metric]) for r in points], "o-", color=colour, label=name or "mean")
-            axes.plot(where, [float(r["best"][metric]) for r in points], ":", color=colour, label="most exposed image")
-        before = [row for row in shown if f"{metric} before" in row["extra"]]
+            if len(lines) == 1:
+                axes.plot(where, [float(r["best"][metric]) for r in points], ":", color=colour, label="most exposed")
+        before = {row["at"][x]: row["extra"] for row in shown if f"{metric} before" in row["extra"]}
         if before:
-            values = [float(row["extra"][f"{metric} before"]) for row in before]
-            axes.plot([row["at"][x] for row in before], values, "--", color="#8a919c", label="before the attack")
+            values = [float(extra[f"{metric} before"]) for extra in before.values()]
+            axes.plot(list(before), values, "--", color="#8a919c", label="before the attack")
         axes.set_xlabel(x)
     else:
         places = list(dict.fromkeys(_place(row, series) for row in rows))
         width = 0.8 / max(1, len(lines))
         for index, (name, points) in enumerate(lines.items()):
             offset = (index - (len(lines) - 1) / 2) * width
+            bars: dict[str, list[float]] = {}  # runs at the same place are averaged
+            for row in points:
+                bars.setdefault(_place(row, series), []).append(min(float(row["metrics"][metric]), 150.0))
             axes.barh(
-                [places.index(_place(row, series)) + offset for row in points],
-                [min(float(row["metrics"][metric]), 150.0) for row in points],
+                [places.index(place) + offset for place in bars],
+                [sum(values) / len(values) for values in bars.values()],
                 height=width * 0.9,
                 color=_COLOURS[index % len(_COLOURS)],
                 label=name or None,

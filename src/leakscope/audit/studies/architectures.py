@@ -9,9 +9,9 @@ from leakscope.attacks.analytic.scan import closed_forms
 from leakscope.attacks.configure import configured
 from leakscope.audit.feasible import CONTROL, feasible
 from leakscope.audit.study import Point, Setup, register_study
+from leakscope.audit.study_models import subjects
 from leakscope.client import FedAvg, FedSGD
-from leakscope.errors import LeakscopeError, UnknownName
-from leakscope.models import VisionModel, load_model
+from leakscope.models import VisionModel
 from leakscope.types import ClientProtocol
 
 __all__ = ["FEASIBILITY", "SMALL", "architectures", "beside"]
@@ -37,36 +37,29 @@ FEASIBILITY: Final = (
 """The architectures of Valadi et al., adapted to 32 px: 11 to 85 million parameters."""
 
 
-@register_study("architectures", x="model", series="attack", cites="valadi2025", conclude=feasible, costly=True)
+@register_study(
+    "architectures", x="model", series="attack", cites="valadi2025", conclude=feasible, costly=True, several=True
+)
 def architectures(setup: Setup) -> Iterator[Point]:
     """The same images and client on several architectures, by the chosen attack and by every closed form.
 
-    A model of the feasibility study stands beside the others of that study, any other model beside small ones. Where
+    A model of the feasibility study stands beside the others of that study, any other model beside small ones, unless
+    others are named. Where
     train and evaluation mode differ (BatchNorm), both are tried, the client's own first. Beside every optimisation
     attack runs its control: the same attack, the update replaced by noise. The conclusions say, for each model and
     mode, whether reconstruction was feasible, by what evidence, and what the closed forms make of it.
     """
-    _, height, _ = setup.model.input.shape
-    for name in (setup.model.name, *beside(setup.model.name)):
-        try:
-            model = (
-                setup.model
-                if name == setup.model.name
-                else load_model(name, num_classes=setup.model.input.num_classes, image_size=height, seed=setup.seed)
-            )
-        except UnknownName:
-            raise
-        except LeakscopeError:  # an architecture that does not take this size says nothing about the others
-            continue
+    for subject in subjects(setup, beside(setup.model.name)):
+        model = subject.model
         for mode, client in _clients(setup.client, model):
             there = replace(setup, model=model, client=client)
             for attack in (setup.attack, *(form for form in closed_forms() if form != setup.attack)):
                 made = configured(attack, setup.options if attack == setup.attack else {})
-                at = {"model": name, "attack": attack, "mode": mode}
-                yield Point(at=at, case=there.case(attack_name=attack, attack=made))
+                at = {"model": subject.label, "attack": attack, "mode": mode}
+                yield Point(at=at, case=there.case(attack_name=attack, attack=made), extra=subject.extra)
                 if isinstance(made, Optimisation):
                     control = there.case(attack_name=attack, attack=made, control=True, role="control")
-                    yield Point(at=at | {"attack": f"{attack}{CONTROL}"}, case=control)
+                    yield Point(at=at | {"attack": f"{attack}{CONTROL}"}, case=control, extra=subject.extra)
 
 
 def _clients(client: ClientProtocol, model: VisionModel) -> Iterator[tuple[str, ClientProtocol]]:
