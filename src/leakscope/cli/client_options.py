@@ -12,19 +12,23 @@ from leakscope.errors import BadInput
 if TYPE_CHECKING:
     from leakscope.types import ClientProtocol
 
-__all__ = ["DEFAULT_CLIENT", "PANEL", "ClientOptions", "Public"]
+__all__ = ["DEFAULT_CLIENT", "ClientOptions", "Public", "Threat"]
 
-PANEL: Final = "Client and server"
+_PANEL: Final = "Client and server"
 Public: Final = typer.Option(
     metavar="IMAGES",
     help="Images that the server has, for attacks that are fitted; may be repeated.",
-    rich_help_panel=PANEL,
+    rich_help_panel=_PANEL,
+)
+Threat: Final = typer.Option(
+    help="What the server knows: honest-server; labels, too; statistics on top; public-data on top.",
+    rich_help_panel=_PANEL,
 )
 _LOCAL: Final = "Local training"
 
 
 def _client(help: str, *names: str) -> Any:
-    return typer.Option(*names, help=help, rich_help_panel=PANEL, show_default=True)
+    return typer.Option(*names, help=help, rich_help_panel=_PANEL, show_default=True)
 
 
 def _local(help: str, *names: str) -> Any:

@@ -11,13 +11,7 @@ from leakscope.cli.client_options import DEFAULT_CLIENT, ClientOptions
 from leakscope.cli.console import ERR, notice, say, where
 from leakscope.cli.model_options import DEFAULT_MODEL, ModelOptions
 from leakscope.cli.option_groups import with_options
-from leakscope.cli.options import (
-    SEEDS,
-    ModelName,
-    build_attack,
-    parse_labels,
-    set_threads,
-)
+from leakscope.cli.options import SEEDS, Labels, ModelName, Settings, build_attack, parse_labels, set_threads
 from leakscope.cli.progress import Watch
 from leakscope.errors import BadInput
 
@@ -35,10 +29,7 @@ def fit(
         str, typer.Option("--attack", "-a", help="git-coarse or lti on gradients; dci or decoder on features.")
     ] = "git-coarse",
     steps: Annotated[int | None, typer.Option(help="Training steps, if not the attack's own.")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any other option of the attack; may be repeated."),
-    ] = None,
+    settings: Annotated[list[str] | None, Settings] = None,
     batch_size: Annotated[int, typer.Option(min=1, help="Images in the client's batch.")] = 1,
     defence: Annotated[
         list[str] | None,
@@ -47,10 +38,7 @@ def fit(
             help="A defence of the client, such as gaussian-noise?scale=0.1; may be repeated.",
         ),
     ] = None,
-    labels: Annotated[
-        str | None,
-        typer.Option(help="Classes of the images, such as 3,5; by default from folder names, else 0, 1, 2, …"),
-    ] = None,
+    labels: Annotated[str | None, Labels] = None,
     seed: Annotated[int, typer.Option(min=0, max=SEEDS, help="Seed of the training.")] = 0,
     of: ModelOptions = DEFAULT_MODEL,
     client: ClientOptions = DEFAULT_CLIENT,

@@ -9,14 +9,16 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from leakscope.cli.client_options import DEFAULT_CLIENT, PANEL, ClientOptions, Public
+from leakscope.cli.client_options import DEFAULT_CLIENT, ClientOptions, Public, Threat
 from leakscope.cli.console import notice, where
 from leakscope.cli.model_options import DEFAULT_MODEL, ModelOptions
 from leakscope.cli.option_groups import with_options
 from leakscope.cli.options import (
     SEEDS,
+    Labels,
     LabelsFile,
     ModelName,
+    Settings,
     Track,
     build_attack,
     parse_labels,
@@ -43,27 +45,15 @@ def invert(
         int, typer.Option(min=0, max=SEEDS, help="Seed of the attack: the same seed, the same result.")
     ] = 0,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Output folder; by default below out/.")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any other option of the attack; may be repeated."),
-    ] = None,
-    labels: Annotated[
-        str | None,
-        typer.Option(help="Classes of the images, such as 3,5; by default from folder names, else 0, 1, 2, …"),
-    ] = None,
+    settings: Annotated[list[str] | None, Settings] = None,
+    labels: Annotated[str | None, Labels] = None,
     labels_file: Annotated[Path | None, LabelsFile] = None,
     batch_size: Annotated[
         int | None, typer.Option(help="Images per batch, one sub-folder each; by default all in one batch.")
     ] = None,
     of: ModelOptions = DEFAULT_MODEL,
     client: ClientOptions = DEFAULT_CLIENT,
-    threat: Annotated[
-        str,
-        typer.Option(
-            help="What the server knows: honest-server; labels, too; statistics on top; public-data on top.",
-            rich_help_panel=PANEL,
-        ),
-    ] = "honest-server",
+    threat: Annotated[str, Threat] = "honest-server",
     public: Annotated[list[str] | None, Public] = None,
     inverter: Annotated[
         Path | None, typer.Option(help="Invert with this file of leakscope fit, in place of an attack.")

@@ -19,8 +19,10 @@ __all__ = [
     "Channels",
     "Classes",
     "ImageSize",
+    "Labels",
     "LabelsFile",
     "ModelName",
+    "Settings",
     "Track",
     "Weights",
     "build_attack",
@@ -51,11 +53,14 @@ Channels: Final = typer.Option(
     help="1 for greyscale, 3 for colour, if not the model's own.", show_default=False, rich_help_panel=_PANEL
 )
 
+Labels: Final = typer.Option(help="Classes of the images, such as 3,5; by default from folder names, else 0, 1, 2, …")
 LabelsFile: Final = typer.Option(
     help="For a detector: JSON with the boxes of every image (COCO's, or name: [[class, x, y, w, h]] in shares of the "
     "image). Without, YOLO's .txt files beside the images.",
     show_default=False,
 )
+
+Settings: Final = typer.Option("--set", metavar="KEY=VALUE", help="Any other option of the attack; may be repeated.")
 
 Track: Final = typer.Option(
     metavar="WHERE",

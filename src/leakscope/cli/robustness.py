@@ -11,12 +11,12 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from leakscope.cli.client_options import DEFAULT_CLIENT, PANEL, ClientOptions
+from leakscope.cli.client_options import DEFAULT_CLIENT, ClientOptions, Threat
 from leakscope.cli.console import ERR, OUT, notice, say, where
 from leakscope.cli.interrupt import Interrupt
 from leakscope.cli.model_options import DEFAULT_MODEL, ModelOptions
 from leakscope.cli.option_groups import with_options
-from leakscope.cli.options import SEEDS, ModelName, parse_numbers, set_threads, threat_named
+from leakscope.cli.options import SEEDS, ModelName, Settings, parse_numbers, set_threads, threat_named
 from leakscope.cli.progress import Watch, clock
 from leakscope.cli.tables import cell
 
@@ -43,10 +43,7 @@ def robustness(
     ] = None,
     attack: Annotated[str, typer.Option("--attack", "-a", help="git-coarse or lti.")] = "git-coarse",
     steps: Annotated[int | None, typer.Option(help="Training steps of each fit, if not the attack's own.")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any other option of the attack; may be repeated."),
-    ] = None,
+    settings: Annotated[list[str] | None, Settings] = None,
     public_images: Annotated[int, typer.Option(min=4, help="At most so many public images.")] = 10_000,
     private_images: Annotated[int, typer.Option(min=1, help="At most so many private images.")] = 200,
     noises: Annotated[str, typer.Option(help="Deviations of the noise in every entry of what is sent.")] = "0,0.01,0.1",
@@ -64,10 +61,7 @@ def robustness(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Output folder; by default below out/.")] = None,
     of: ModelOptions = DEFAULT_MODEL,
     client: ClientOptions = DEFAULT_CLIENT,
-    threat: Annotated[
-        str,
-        typer.Option(help="What the server knows beside its images, as for invert.", rich_help_panel=PANEL),
-    ] = "honest-server",
+    threat: Annotated[str, Threat] = "honest-server",
     threads: Annotated[int | None, typer.Option(help="Threads of the process.")] = None,
 ) -> None:
     """Fit an attack on --public images, and put it to clients of MODEL that differ from what it was fitted for.

@@ -10,18 +10,11 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from leakscope.cli.client_options import DEFAULT_CLIENT, PANEL, ClientOptions
+from leakscope.cli.client_options import DEFAULT_CLIENT, ClientOptions, Threat
 from leakscope.cli.console import OUT, notice, say, where
 from leakscope.cli.model_options import DEFAULT_MODEL, ModelOptions
 from leakscope.cli.option_groups import with_options
-from leakscope.cli.options import (
-    SEEDS,
-    LabelsFile,
-    ModelName,
-    parse_labels,
-    set_threads,
-    threat_named,
-)
+from leakscope.cli.options import SEEDS, Labels, LabelsFile, ModelName, parse_labels, set_threads, threat_named
 from leakscope.cli.tables import cell
 
 if TYPE_CHECKING:
@@ -37,10 +30,7 @@ def scan(
     model: Annotated[str, ModelName],
     images: Annotated[list[str], typer.Argument(metavar="IMAGES...", show_default=False)],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Output folder; by default below out/.")] = None,
-    labels: Annotated[
-        str | None,
-        typer.Option(help="Classes of the images, such as 3,5; by default from folder names, else 0, 1, 2, …"),
-    ] = None,
+    labels: Annotated[str | None, Labels] = None,
     labels_file: Annotated[Path | None, LabelsFile] = None,
     each: Annotated[
         bool, typer.Option("--each/--together", help="Every image a batch of its own, or all in one batch.")
@@ -48,12 +38,7 @@ def scan(
     seed: Annotated[int, typer.Option(min=0, max=SEEDS, help="Seed of the closed forms that draw random numbers.")] = 0,
     of: ModelOptions = DEFAULT_MODEL,
     client: ClientOptions = DEFAULT_CLIENT,
-    threat: Annotated[
-        str,
-        typer.Option(
-            help="What the server knows: honest-server; labels, too; or statistics on top.", rich_help_panel=PANEL
-        ),
-    ] = "honest-server",
+    threat: Annotated[str, Threat] = "honest-server",
     threads: Annotated[int | None, typer.Option(help="Threads; 1 is best beside other work.")] = None,
 ) -> None:
     """Try every closed form on what a client would share of IMAGES while it trains MODEL.

@@ -10,18 +10,12 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from leakscope.cli.client_options import DEFAULT_CLIENT, PANEL, ClientOptions, Public
+from leakscope.cli.client_options import DEFAULT_CLIENT, ClientOptions, Public, Threat
 from leakscope.cli.console import ERR, OUT, notice, say, where
 from leakscope.cli.interrupt import Interrupt
 from leakscope.cli.model_options import DEFAULT_MODEL, ModelOptions
 from leakscope.cli.option_groups import with_options
-from leakscope.cli.options import (
-    SEEDS,
-    LabelsFile,
-    ModelName,
-    parse_labels,
-    threat_named,
-)
+from leakscope.cli.options import SEEDS, Labels, LabelsFile, ModelName, Settings, parse_labels, threat_named
 from leakscope.cli.progress import Watch, clock
 from leakscope.cli.tables import cell
 
@@ -44,14 +38,8 @@ def study(
         str, typer.Option("--attack", "-a", help="Name of the attack: see leakscope list attacks.")
     ] = "inverting-gradients",
     steps: Annotated[int | None, typer.Option(help="Steps of each attack, if not the attack's own.")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any other option of the attack; may be repeated."),
-    ] = None,
-    labels: Annotated[
-        str | None,
-        typer.Option(help="Classes of the images, such as 3,5; by default from folder names, else 0, 1, 2, …"),
-    ] = None,
+    settings: Annotated[list[str] | None, Settings] = None,
+    labels: Annotated[str | None, Labels] = None,
     labels_file: Annotated[Path | None, LabelsFile] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Only say what would run, and how long it takes.")] = False,
     estimate: Annotated[
@@ -61,13 +49,7 @@ def study(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Output folder; by default below out/.")] = None,
     of: ModelOptions = DEFAULT_MODEL,
     client: ClientOptions = DEFAULT_CLIENT,
-    threat: Annotated[
-        str,
-        typer.Option(
-            help="What the server knows: honest-server; labels, too; statistics on top; public-data on top.",
-            rich_help_panel=PANEL,
-        ),
-    ] = "honest-server",
+    threat: Annotated[str, Threat] = "honest-server",
     public: Annotated[list[str] | None, Public] = None,
     beside: Annotated[
         list[str] | None,

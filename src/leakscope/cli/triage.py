@@ -10,14 +10,16 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from leakscope.cli.client_options import DEFAULT_CLIENT, PANEL, ClientOptions
+from leakscope.cli.client_options import DEFAULT_CLIENT, ClientOptions, Threat
 from leakscope.cli.console import OUT, notice, say, where
 from leakscope.cli.model_options import DEFAULT_MODEL, ModelOptions
 from leakscope.cli.option_groups import with_options
 from leakscope.cli.options import (
     SEEDS,
+    Labels,
     LabelsFile,
     ModelName,
+    Settings,
     build_attack,
     parse_labels,
     set_threads,
@@ -39,25 +41,14 @@ def triage(
     attack: Annotated[str, typer.Option("--attack", "-a", help="The attack on the most promising.")] = "feasibility",
     steps: Annotated[int | None, typer.Option(help="Steps of the attack, if not its own.")] = 300,
     keep: Annotated[int, typer.Option(min=0, help="How many of the most promising images are attacked.")] = 5,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any other option of the attack; may be repeated."),
-    ] = None,
-    labels: Annotated[
-        str | None,
-        typer.Option(help="Classes of the images, such as 3,5; by default from folder names, else 0, 1, 2, …"),
-    ] = None,
+    settings: Annotated[list[str] | None, Settings] = None,
+    labels: Annotated[str | None, Labels] = None,
     labels_file: Annotated[Path | None, LabelsFile] = None,
     seed: Annotated[int, typer.Option(min=0, max=SEEDS, help="Seed of the attacks.")] = 0,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Output folder; by default below out/.")] = None,
     of: ModelOptions = DEFAULT_MODEL,
     client: ClientOptions = DEFAULT_CLIENT,
-    threat: Annotated[
-        str,
-        typer.Option(
-            help="What the server knows: honest-server; labels, too; or statistics on top.", rich_help_panel=PANEL
-        ),
-    ] = "labels",
+    threat: Annotated[str, Threat] = "labels",
     threads: Annotated[int | None, typer.Option(help="Threads; 1 is best beside other work.")] = None,
 ) -> None:
     """Rank IMAGES by how much they give away to a server, with MODEL as the reference.

@@ -14,20 +14,12 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from leakscope.cli.client_options import DEFAULT_CLIENT, PANEL, ClientOptions
+from leakscope.cli.client_options import DEFAULT_CLIENT, ClientOptions, Threat
 from leakscope.cli.console import ERR, OUT, notice, say, where
 from leakscope.cli.interrupt import Interrupt
 from leakscope.cli.model_options import DEFAULT_MODEL, ModelOptions
 from leakscope.cli.option_groups import with_options
-from leakscope.cli.options import (
-    SEEDS,
-    LabelsFile,
-    ModelName,
-    Track,
-    parse_labels,
-    set_threads,
-    threat_named,
-)
+from leakscope.cli.options import SEEDS, Labels, LabelsFile, ModelName, Track, parse_labels, set_threads, threat_named
 from leakscope.cli.progress import Watch, together
 from leakscope.cli.running import run_cases
 from leakscope.cli.tables import cell
@@ -79,16 +71,11 @@ def tune(
             help="Search this option, in this range, or among A|B|C; by default all weights and rates.",
         ),
     ] = None,
-    labels: Annotated[str | None, typer.Option(help="Classes of the images, such as 3,5.")] = None,
+    labels: Annotated[str | None, Labels] = None,
     labels_file: Annotated[Path | None, LabelsFile] = None,
     of: ModelOptions = DEFAULT_MODEL,
     client: ClientOptions = DEFAULT_CLIENT,
-    threat: Annotated[
-        str,
-        typer.Option(
-            help="What the server knows: honest-server; labels, too; or statistics on top.", rich_help_panel=PANEL
-        ),
-    ] = "honest-server",
+    threat: Annotated[str, Threat] = "honest-server",
     storage: Annotated[
         str | None,
         typer.Option(
