@@ -75,7 +75,7 @@ def statistics(setup: Setup) -> Iterator[Point]:
             attack = configured("feasibility", {**setup.options, "statistics": source})
             for index, batch in enumerate(pieces(setup.batch, 1)):
                 for seed in range(setup.seed, setup.seed + SEEDS):
-                    name = batch.names[0] if batch.names else str(index)
+                    name = " ".join((str(index + 1), *batch.names))  # files of several folders may share a name
                     case = setup.case(
                         model=subject.model,
                         batch=batch,
