@@ -11,14 +11,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw
 from torch import Tensor
+from torch.nn import functional as F
 
 import leakscope as ls
 from leakscope.attacks.learned.inverter import Inverter
 from leakscope.attacks.learned.learned import LearnedAttack
 
 METRICS = ["mse", "psnr", "ssim", "lpips"]
+TILE = 48
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -140,3 +142,27 @@ def matched(
     each = (time.process_time() - began) / len(few)
     say(f"{name}, {len(few)} images, {steps} steps", scores(torch.cat(found), few), f"{each:.2f} s an image")
     return torch.cat(found)
+
+
+def sheet(shown: dict[str, dict[str, Tensor]], path: Path) -> None:
+    """Cuts (or noises) side by side; in each, a row for every method and a column for every image."""
+    rows = list(next(iter(shown.values())))
+    left, top, gap = 70, 16, 8
+    wide = len(shown) * (TILE * len(next(iter(next(iter(shown.values())).values()))) + gap)
+    page = Image.new("RGB", (left + wide, top + TILE * len(rows)), "white")
+    draw = ImageDraw.Draw(page)
+    for number, row in enumerate(rows):
+        draw.text((2, top + TILE * number + TILE // 2 - 5), row, fill="black")
+    x = left
+    for cut, made in shown.items():
+        draw.text((x, 2), cut, fill="black")
+        for number, row in enumerate(rows):
+            for place, image in enumerate(made[row]):
+                tile = F.interpolate(
+                    image[None].clamp(0, 1), (TILE, TILE), mode="nearest" if image.shape[-1] < TILE else "area"
+                )
+                pixels = (255 * tile[0]).round().byte().permute(1, 2, 0).numpy()
+                page.paste(Image.fromarray(pixels), (x + TILE * place, top + TILE * number))
+        x += TILE * len(made["originals"]) + gap
+    path.parent.mkdir(parents=True, exist_ok=True)
+    page.save(path, optimize=True)

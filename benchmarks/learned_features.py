@@ -7,7 +7,7 @@
 
 ``cuts``: a trained CIFAR-10 ResNet-20. dci on public images, dci on images made up from the model (once for all cuts),
 the single decoder for at least dci's time, and feature matching through the engine on the first test images.
-``large``: EfficientNet-Lite0 with its ImageNet weights at 224 px. ``memory``: a few steps of dci on an untrained model
+``large``: EfficientNet-Lite0 with its ImageNet weights at 224 px; the picture is of bundled photographs. ``memory``: a few steps of dci on an untrained model
 at 224 px.
 One thread; times are CPU times; scores are means over test images, which no fit has seen.
 """
@@ -23,20 +23,20 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, ImageDraw
+from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.nn import functional as F
 
 import leakscope as ls
-from _learned import cifar, matched, say, scores, seeded, some, within
+from _learned import cifar, matched, say, scores, seeded, sheet, some, within
 from leakscope.attacks.learned.inverter import Inverter
 from leakscope.attacks.learned.learned import LearnedAttack
 from leakscope.attacks.learned.pairs import replay_many
 from leakscope.attacks.learned.synthesis import Synthesis
 from leakscope.models.image_prior import load_image_prior
 
-TILE = 48
+PHOTOGRAPHS = ["astronaut", "cat", "coffee", "temple"]
+"""Bundled ones, which may be shown."""
 
 
 def fit(
@@ -123,14 +123,15 @@ def large(options: argparse.Namespace) -> None:
     test = some(everything, options.images)
     public = ls.Batch(images=everything.images[options.images :], labels=everything.labels[options.images :])
     say("mean image", scores(public.images.mean(0).expand_as(test.images), test))
+    photographs = ls.bundled_batch(PHOTOGRAPHS, size=224)
     free = invented(model, options.free, options.synthesis_steps, 8) if options.free else None
     shown: dict[str, dict[str, Tensor]] = {}
     for cut in options.cuts.split(","):
-        rows = shown.setdefault(cut, {"originals": test.images[: options.few]})
+        rows = shown.setdefault(cut, {"originals": photographs.images})
         for label, images in (("dci", public), ("data-free", free)):
             if images is not None:
-                _, made, _ = fit(images, cut, model, test, label, steps=options.steps, batch=4)
-                rows[label] = made[: options.few]
+                inverter, _, _ = fit(images, cut, model, test, label, steps=options.steps, batch=4)
+                rows[label] = judged(inverter, cut, model, photographs, f"{label}, {len(photographs)} photographs")
         print(f"peak {peak():.1f} GiB", flush=True)
     if options.picture:
         sheet(shown, options.picture)
@@ -148,30 +149,6 @@ def memory(options: argparse.Namespace) -> None:
 
 def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-
-
-def sheet(shown: dict[str, dict[str, Tensor]], path: Path) -> None:
-    """Cuts side by side; in each, a row for every method and a column for every image."""
-    rows = list(next(iter(shown.values())))
-    left, top, gap = 70, 16, 8
-    wide = len(shown) * (TILE * len(next(iter(next(iter(shown.values())).values()))) + gap)
-    page = Image.new("RGB", (left + wide, top + TILE * len(rows)), "white")
-    draw = ImageDraw.Draw(page)
-    for number, row in enumerate(rows):
-        draw.text((2, top + TILE * number + TILE // 2 - 5), row, fill="black")
-    x = left
-    for cut, made in shown.items():
-        draw.text((x, 2), cut, fill="black")
-        for number, row in enumerate(rows):
-            for place, image in enumerate(made[row]):
-                tile = F.interpolate(
-                    image[None].clamp(0, 1), (TILE, TILE), mode="nearest" if image.shape[-1] < TILE else "area"
-                )
-                pixels = (255 * tile[0]).round().byte().permute(1, 2, 0).numpy()
-                page.paste(Image.fromarray(pixels), (x + TILE * place, top + TILE * number))
-        x += TILE * len(made["originals"]) + gap
-    path.parent.mkdir(parents=True, exist_ok=True)
-    page.save(path, optimize=True)
 
 
 def main() -> None:

@@ -23,20 +23,24 @@ from torch.func import grad, jvp, vmap
 from torch.nn import functional as F
 
 import leakscope as ls
-from _learned import cifar, matched, parsed, say, scores, seeded, some, within
+from _learned import cifar, matched, parsed, say, scores, seeded, sheet, some, within
 from leakscope.attacks.learned.pairs import replay_many
 
 RIDGE = 1e-5
 CHUNK = 128
+LEAST = 1e-3
+"""The noise that ``posterior`` reckons with where there is none."""
 
 
 def attacks(options: argparse.Namespace) -> None:
     model = ls.load_model("leakscope:lenet-lti", num_classes=10, image_size=32, seed=0)
     public, test = cifar(options.data, "train", options.pairs), cifar(options.data, "test", 200)
     few = some(test, options.images)
+    shown: dict[str, dict[str, Tensor]] = {}
     for label in options.noises.split(","):
         kind_of_noise, size = label.split()
         per = "entry" if kind_of_noise == "absolute" else "tensor"
+        rows = shown.setdefault(label, {"originals": few.images})
         defence = ls.defence("gaussian-noise", scale=float(size), per=per)
         signal = replay_many(
             model,
@@ -51,13 +55,19 @@ def attacks(options: argparse.Namespace) -> None:
             inverter = within(kind, options.minutes, public, model, ls.FedSGD(), (defence,), options.fit_steps, **extra)
             made = inverter.images(signal)[:, 0]
             say(f"{name}, noise {label}", scores(made, test))
-            say(f"{name}, the first {len(few)}", scores(made[: len(few)], few))
+            rows[name] = made[: len(few)]
+            say(f"{name}, the first {len(few)}", scores(rows[name], few))
         for name, steps in (("inverting-gradients", options.matching), ("dlg", options.dlg)):
             if steps:
                 print(f"noise {label}:")
-                matched(name, model, few, steps, (defence,))
-        if options.posterior and kind_of_noise == "absolute" and float(size):
-            matched("posterior", model, few, options.posterior, (defence,), public=public, noise=float(size))
+                rows[name] = matched(name, model, few, steps, (defence,))
+        if options.posterior and kind_of_noise == "absolute":
+            reckoned = max(float(size), LEAST)
+            rows["posterior"] = matched(
+                "posterior", model, few, options.posterior, (defence,), public=public, noise=reckoned
+            )
+    if options.picture:
+        sheet(shown, options.picture)
 
 
 def jacobian(model: ls.VisionModel, pixels: Tensor, label: Tensor) -> Tensor:
@@ -112,6 +122,7 @@ def main() -> None:
     parser.add_argument("--fit-steps", type=int, help="of a fit, in place of minutes")
     parser.add_argument("--noises", default="absolute 0.0,absolute 0.01,absolute 0.1")
     parser.add_argument("--deviations", default="0.001,0.01,0.1", help="of the bound")
+    parser.add_argument("--picture", type=Path)
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
