@@ -7,8 +7,8 @@
 
 ``cuts``: a trained CIFAR-10 ResNet-20. dci on public images, dci on images made up from the model (once for all cuts),
 the single decoder for at least dci's time, and feature matching through the engine on the first test images.
-``large``: EfficientNet-Lite0 with its ImageNet weights at 224 px; the picture is of bundled photographs. ``memory``: a few steps of dci on an untrained model
-at 224 px.
+``large``: EfficientNet-Lite0 with its ImageNet weights at 224 px; the picture is of bundled photographs.
+``memory``: a few steps of dci on an untrained model at 224 px.
 One thread; times are CPU times; scores are means over test images, which no fit has seen.
 """
 
