@@ -105,7 +105,7 @@ def train(
         if number < history.stage:
             continue
         moving = _moving(network, stage)
-        optimiser = torch.optim.Adam(list(moving.values()), lr=training.lr)
+        optimiser = torch.optim.Adam(list(moving.values()), lr=training.lr, fused=True)
         if saved is not None:
             saved.restore(network, moving, optimiser)
             best = saved.best
