@@ -3,9 +3,9 @@
     python benchmarks/learned_noise.py attacks --data cifar10.zip [--pairs 2000] [--only git-coarse] [--matching 2000]
     python benchmarks/learned_noise.py bound --data cifar10.zip [--pairs 10000] [--images 5]
 
-``attacks``: inverters fitted for each noise, on 200 test images; Inverting Gradients and DLG (labels known, noise not)
-and ``posterior`` (both known, and the public images) on the first ten of them. ``relative`` noise is a share of each
-tensor's size, ``absolute`` noise a deviation in every entry.
+``attacks``: inverters fitted for each noise, on 200 test images; on the first ten of them DLG (which searches the
+labels along), Inverting Gradients (labels known, noise not) and ``posterior`` (both known, and the public images).
+``relative`` noise is a share of each tensor's size, ``absolute`` noise a deviation in every entry.
 
 ``bound``: g(x + d) ≈ g(x) + Jd at each test image x, noise N(0, σ²) in every entry of g, and images N(μ, Σ) with the
 mean and covariance of the public ones: what is left after the best guess is tr[(JᵀJ/σ² + Σ⁻¹)⁻¹] / 3072. It grants the
