@@ -250,11 +250,13 @@ def test_the_command_plans_and_concludes(tmp_path, monkeypatch):
     assert planned.exit_code == 0, planned.output
     assert "closed forms take seconds" in " ".join(planned.output.split())
     assert not (tmp_path / "study.json").exists()
-    done = CliRunner().invoke(app, [*arguments, "--no-estimate"])
+    done = CliRunner().invoke(app, [*arguments, "--no-estimate"], env={"COLUMNS": "80"})
     assert done.exit_code == 0, done.output
     (line,) = csv.DictReader((tmp_path / "conclusions.csv").open(encoding="utf-8"))
     assert (line["mode"], line["feasible"], line["closed form"]) == ("eval", "no", "yes")
     assert (tmp_path / "points" / line["picture"]).is_file()
+    printed = " ".join(done.output.split())  # 80 columns are too few for a table: nothing is cut off all the same
+    assert all(f"{key} {line[key]}" in printed for key in ("model", "verdict", "closed form by"))
 
 
 def test_cuts_of_ones_own_choice_are_inverted_in_order_by_an_attack_that_is_fitted(tmp_path):

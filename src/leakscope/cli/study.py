@@ -22,6 +22,8 @@ from leakscope.cli.tables import cell
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from rich.console import Console
+
     from leakscope.audit.study import Conclusion, Point, Setup, Study
     from leakscope.audit.study_rows import Row
     from leakscope.types import Progress
@@ -117,7 +119,7 @@ def study(
     if rows:
         OUT.print(_table(chosen, rows))
         if found := conclusions(chosen, rows, out):
-            OUT.print(_concluded(found))
+            OUT.print(_concluded(found, OUT))
             where("conclusions", out / CONCLUSIONS)
         where("table", out / TABLE)
         where("figure", study_figure(out))
@@ -154,15 +156,23 @@ def _estimate(chosen: Study, setup: Setup, out: Path) -> None:
     say(f"{count} points, about {clock(total)} on this machine.{quick}")
 
 
-def _concluded(found: Sequence[Conclusion]) -> Table:
+def _concluded(found: Sequence[Conclusion], console: Console) -> Table | Text:
+    """A table where the console is wide enough, else a paragraph for each conclusion: none of it is cut off."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     columns = [key for key in dict.fromkeys(key for line in found for key in line) if key != "picture"]
     for heading in columns:
         table.add_column(heading)
-    for line in found:
-        cells = (line.get(key, "") for key in columns)
-        table.add_row(*(Text(cell(value) if isinstance(value, float) else str(value)) for value in cells))
-    return table
+    rows = [[_shown(line.get(key, "")) for key in columns] for line in found]
+    for row in rows:
+        table.add_row(*(Text(value) for value in row))
+    if console.measure(table, options=console.options.update(max_width=10_000)).maximum <= console.width:
+        return table
+    said = (zip(columns, row, strict=True) for row in rows)
+    return Text("\n").join(Text(" · ".join(f"{key} {value}" for key, value in pairs if value)) for pairs in said)
+
+
+def _shown(value: object) -> str:
+    return cell(value) if isinstance(value, float) else str(value)
 
 
 def _table(chosen: Study, rows: Sequence[Row]) -> Table:
