@@ -9,6 +9,7 @@ import pytest
 
 import leakscope as ls
 from leakscope.attacks.configure import configured, has_loop, options_from_text, options_of
+from leakscope.attacks.decoders import pink
 from leakscope.attacks.registry import ATTACKS
 from leakscope.attacks.starts import FromAttack
 from leakscope.errors import BadInput, UnknownName
@@ -63,6 +64,17 @@ def test_what_does_not_fit_is_refused_with_what_was_given_and_what_is_accepted(
         configured("inverting-gradients", options)
     for part in expected:
         assert part in str(refusal.value)
+
+
+def test_what_is_searched_can_be_named() -> None:
+    assert _made({"search": "frequency"}).decode is pink
+    assert _made({"search": "pixels"}) == _made({})
+    with pytest.raises(BadInput, match="accepted are pixels, frequency"):
+        _made({"search": "wavelets"})
+    with pytest.raises(BadInput, match="posterior has a space of its own"):
+        configured("posterior", {"search": "frequency"})
+    with pytest.raises(UnknownName, match="search"):
+        configured("patch-embedding", {"search": "frequency"})
 
 
 def test_texts_become_the_same_values() -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import leakscope as ls
+from leakscope.attacks.decoders import pink
 from leakscope.audit.controls import ControlledStart, without_signal
 
 
@@ -98,17 +99,20 @@ def test_it_is_reproducible_and_depends_on_nothing_but_norms():
 @pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
 def test_a_controlled_start_replaces_its_share_of_pixels(share):
     images = ls.bundled_batch(["cat", "coffee"], size=32).images
-    start = ControlledStart(images=images, noise=share)((2, 3, 32, 32), seeded())
+    start = ControlledStart(images=images, noise=share).drawn(seeded())
     changed = start != images
     assert float(changed.double().mean()) == pytest.approx(share, abs=0.03)
     assert torch.equal(changed.any(1), changed.all(1))  # a pixel in all its channels
 
 
-def test_a_controlled_start_is_an_initialiser():
+@pytest.mark.parametrize("decode", [None, pink])
+def test_an_attack_begins_at_a_controlled_start_whatever_it_searches(decode):
     seen = observation("leakscope:mlp?hidden=64&activation=tanh", mode="eval", share=False)
     batch = ls.bundled_batch(["cat", "coffee"], size=8)
     start = ControlledStart(images=seen.model.normalise(batch.images), noise=0.0)
-    found = ls.attack("inverting-gradients", steps=1, tv=0.0, lr=1e-6, init=start)(seen, generator=seeded())
+    found = ls.attack("inverting-gradients", steps=1, tv=0.0, lr=1e-6, init=start, decode=decode)(
+        seen, generator=seeded()
+    )
     assert float(ls.score(found, batch, ["psnr"])["psnr"].min()) > 80
 
 
@@ -117,6 +121,8 @@ def test_a_controlled_start_refuses_what_does_not_fit():
     with pytest.raises(ls.BadInput, match="from 0 to 1"):
         ControlledStart(images=images, noise=1.5)
     with pytest.raises(ls.BadInput, match="asks for"):
-        ControlledStart(images=images, noise=0.5)((2, 3, 8, 8), seeded())
+        ControlledStart(images=images, noise=0.5).start(
+            observation("leakscope:mlp", mode="eval", share=False), None, seeded()
+        )
     with pytest.raises(ls.BadInput, match="B, C, H, W"):
         ControlledStart(images=images[0], noise=0.5)

@@ -2,7 +2,8 @@
 
 Options are the recipe's own parameters and, beside them, those fields of the attack it makes that plain data can give:
 ``population``, ``workers``, ``gradient``, and the stopping rule's ``seconds``, ``patience``, ``target``, ``tolerance``.
-An optimisation also takes ``start_from``, the name of an attack: what that brings back is where it begins.
+An optimisation also takes ``start_from``, the name of an attack: what that brings back is where it begins; and
+``search``, whether it moves pixels or the frequencies that pictures are made of.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, cast, get_type_hints
 
+from leakscope.attacks.decoders import SEARCHES, Search
 from leakscope.attacks.optimisation import Optimisation, Stop
 from leakscope.attacks.registry import ATTACKS, attack
 from leakscope.attacks.starts import from_attack
@@ -29,6 +31,7 @@ log = logging.getLogger(__name__)
 
 _STOP: Final = frozenset(field.name for field in dataclasses.fields(Stop))
 _FROM: Final = "start_from"
+_SEARCH: Final = "search"
 
 
 def configured(name: str, options: Mapping[str, object]) -> Attack:
@@ -42,7 +45,7 @@ def configured(name: str, options: Mapping[str, object]) -> Attack:
         except Mismatch as problem:
             given = f"{value!r} ({type(value).__name__})"
             raise BadInput(f"The option '{key}' of {name} is {given}; {problem}.") from problem
-    first = values.pop(_FROM, None)
+    first, search = values.pop(_FROM, None), values.pop(_SEARCH, None)
     stops = {key: values.pop(key) for key in list(values) if key in _STOP and key not in _own(name)}
     for key, value in stops.items():
         check_stop(key, value, f"The option '{key}' of {name}")
@@ -53,6 +56,10 @@ def configured(name: str, options: Mapping[str, object]) -> Attack:
         changes["stop"] = dataclasses.replace(before if isinstance(before, Stop) else Stop(), **stops)
     if first is not None:
         changes["init"] = from_attack(first)
+    if search is not None:
+        if isinstance(made, Optimisation) and made.decode is not None:
+            raise BadInput(f"The option '{_SEARCH}' of {name} is '{search}'; {name} has a space of its own to search.")
+        changes["decode"] = SEARCHES[search]
     return dataclasses.replace(made, **changes) if changes else made  # type: ignore[type-var]
 
 
@@ -116,7 +123,7 @@ def options_of(name: str) -> dict[str, Any]:
             elif field.init and field.name not in known and accepts(kind):
                 known[field.name] = kind
     if made is Optimisation:
-        known[_FROM] = str
+        known |= {_FROM: str, _SEARCH: Search}
     return known
 
 

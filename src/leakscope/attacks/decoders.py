@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Protocol, final
+from typing import Final, Literal, Protocol, final
 
 import torch
 from torch import Tensor
 
 from leakscope.types import Observation
 
-__all__ = ["Decode", "Decoder", "Pink", "Pixels", "pink"]
+__all__ = ["SEARCHES", "Decode", "Decoder", "Pink", "Pixels", "Search", "pink"]
 
 
 class Decoder(Protocol):
@@ -89,3 +89,9 @@ class Pink:
 def pink(observation: Observation) -> Pink:
     """A space in which all pictures of this size can be searched, the likely ones first. It needs no data."""
     return Pink(shape=(observation.batch_size, *observation.input.shape))
+
+
+Search = Literal["pixels", "frequency"]
+"""What an optimisation moves, by a name that plain data can give."""
+
+SEARCHES: Final[dict[Search, Decode | None]] = {"pixels": None, "frequency": pink}

@@ -84,7 +84,7 @@ def _statistic(name: str, value: Tensor) -> Tensor:
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlledStart:
-    """An initialiser that starts near the truth: x₀ = where(M, ξ, x), M ~ Bernoulli(``noise``) per pixel, ξ ~ N(0, 1).
+    """A start near the truth: x₀ = where(M, ξ, x), M ~ Bernoulli(``noise``) per pixel, ξ ~ N(0, 1).
 
     For difficulty studies only: no server could make it. With 0 it starts at the private images themselves, with 1 at
     noise; in between it shows how far from the truth the attacker's loss still leads to it.
@@ -104,13 +104,18 @@ class ControlledStart:
         if not 0 <= self.noise <= 1:
             raise BadInput(f"noise is {self.noise}; it is the share of pixels to replace, from 0 to 1.")
 
-    def __call__(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    def start(self, observation: Observation, labels: Tensor | None, generator: torch.Generator) -> Tensor:
+        wanted = (observation.batch_size, *observation.input.shape)
+        if wanted != tuple(self.images.shape):
+            raise BadInput(f"The start was made from images {tuple(self.images.shape)}; the attack asks for {wanted}.")
+        return self.drawn(generator)
+
+    def drawn(self, generator: torch.Generator) -> Tensor:
+        """The start itself; with a ``seed`` of its own, ``generator`` plays no part."""
         truth = self.images.detach().cpu()
-        if tuple(shape) != tuple(truth.shape):
-            raise BadInput(f"The start was made from images {tuple(truth.shape)}; the attack asks for {tuple(shape)}.")
         if self.seed is not None:
             generator = fork(torch.Generator().manual_seed(self.seed), "controlled start")
-        drawn = torch.randn(shape, generator=generator, dtype=torch.float64).to(truth)
+        drawn = torch.randn(truth.shape, generator=generator, dtype=torch.float64).to(truth)
         batch, _, height, width = truth.shape
         replaced = torch.rand((batch, 1, height, width), generator=generator, dtype=torch.float64) < self.noise
         return torch.where(replaced, drawn, truth)

@@ -8,6 +8,7 @@ import leakscope as ls
 from leakscope.attacks.decoders import Pink
 from leakscope.attacks.learned.front import front_of
 from leakscope.attacks.learned.inverse_blocks import InverseBlock
+from leakscope.attacks.learned.leaves import dead_leaves
 from leakscope.attacks.learned.pairs import Pairs
 from leakscope.attacks.learned.synthesis import Synthesis
 
@@ -102,13 +103,15 @@ def test_data_free_needs_no_public_data():
     with model.mode(training=True), torch.no_grad():
         model(blobs(16).images)  # statistics that say something
     cut = ls.Split(cut="layer1.0")
-    method = ls.attack("dci", data="synthetic", images=12, synthesis_steps=2, steps=2, width=4)
+    method = ls.attack("dci", data="synthetic", images=12, leaves=12, synthesis_steps=2, steps=2, width=4)
     inverter = method.fit(None, cut, model=model, generator=seeded())
     honest = seen(model, blobs(1, seed=3), cut, threat=ls.threats.HONEST_SERVER)
     assert inverter.needs == ()
     assert inverter(honest, generator=seeded()).images.shape == (1, 3, 8, 8)
     with pytest.raises(ls.NotApplicable, match="BatchNorm"):
         method.fit(None, CUT, model=lenet(), generator=seeded())
+    drawn = ls.attack("dci", data="leaves", leaves=12, steps=2, width=4)
+    assert drawn.fit(None, CUT, model=lenet(), generator=seeded()).needs == ()
 
 
 def roughness(images):
@@ -124,6 +127,43 @@ def test_made_up_images_are_not_white_noise():
     assert roughness(made.images) < 0.7 * roughness(torch.rand(8, 3, 16, 16, generator=seeded()))
     few = Synthesis(count=80, batch=8, steps=5)(model, generator=seeded(), seconds=0.0)
     assert len(few) == 8  # time was up after the first batch
+
+
+def test_images_are_made_up_from_the_model_and_drawn():
+    model = ls.load_model("leakscope:resnet20", num_classes=4, image_size=8, seed=0)
+    with model.mode(training=True), torch.no_grad():
+        model(blobs(16).images)
+    both = Synthesis(count=3, leaves=5, batch=4, steps=1)(model, generator=seeded())
+    alone = Synthesis(count=0, leaves=5, batch=4)(model, generator=seeded())
+    assert len(both) == 8
+    assert torch.equal(both.images[:5], alone.images)
+    assert torch.equal(both.labels[:5], alone.labels)
+    with pytest.raises(ls.BadInput, match="count and leaves together"):
+        Synthesis(count=0)
+
+
+@pytest.mark.parametrize("shape", [(3, 32, 32), (1, 28, 20), (3, 96, 64)])
+def test_dead_leaves_have_edges_like_photographs(shape):
+    leaves = dead_leaves(16, shape, generator=seeded())
+    assert leaves.shape == (16, *shape)
+    assert torch.equal(leaves, dead_leaves(16, shape, generator=seeded()))
+    assert leaves.min() >= 0
+    assert leaves.max() <= 1
+    steps = (leaves[..., 1:] - leaves[..., :-1]).flatten()
+    # Mostly smooth, with edges here and there: far heavier tails than a Gaussian's, whose kurtosis is 3.
+    assert float((steps - steps.mean()).pow(4).mean() / steps.var().square()) > 8
+
+
+def test_an_inverter_fitted_on_dead_leaves_reads_photographs():
+    model = ls.load_model("leakscope:convnet64", num_classes=4, image_size=16, seed=0)
+    cut, photographs = ls.Split(cut="relu0"), ls.bundled_batch(["cat", "coffee", "astronaut"], size=16)
+    method = ls.attack("dci", data="leaves", leaves=64, steps=60, width=4)
+    inverter = method.fit(None, cut, model=model, generator=seeded())
+    for index in range(len(photographs)):
+        one = ls.Batch(images=photographs.images[index : index + 1], labels=photographs.labels[index : index + 1])
+        found = inverter(seen(model, one, cut, threat=ls.threats.HONEST_SERVER), generator=seeded())
+        even = one.images.mean((2, 3), keepdim=True)
+        assert (found.images - one.images).square().mean() < 0.25 * (even - one.images).square().mean()
 
 
 @pytest.mark.parametrize("size", [(8, 8), (7, 9)])

@@ -184,8 +184,9 @@ class DCI:
 def dci(
     *,
     steps: int = 1000,
-    data: Literal["public", "synthetic"] = "public",
+    data: Literal["public", "synthetic", "leaves"] = "public",
     images: int = 2048,
+    leaves: int = 4096,
     synthesis_steps: int = 100,
     width: int = 32,
     parts: int = 9,
@@ -194,10 +195,11 @@ def dci(
     patience: int | None = None,
     seed: int = 0,
 ) -> LearnedAttack:
-    """Split features undone part by part by inverse blocks, on public images or on ones made up from the model.
+    """Split features undone part by part by inverse blocks, on public images or on ones that are made up.
 
     ``steps`` are those of the last stage, when all inverses are trained together; the stages before it take as many.
-    ``images``, ``synthesis_steps``: how many images are made up with ``data=synthetic``, and for how long.
+    ``data=synthetic``: on ``images`` made up from the model's BatchNorm statistics, ``synthesis_steps`` long, and on as
+    many drawn dead leaves as ``leaves`` says. ``data=leaves``: on those alone, for a model without such statistics.
     """
     return LearnedAttack(
         name="dci",
@@ -206,7 +208,9 @@ def dci(
         steps=steps,
         options={"width": width, "parts": parts},
         seed=seed,
-        synthesis=Synthesis(count=images, steps=synthesis_steps) if data == "synthetic" else None,
+        synthesis=None
+        if data == "public"
+        else Synthesis(count=images if data == "synthetic" else 0, leaves=leaves, steps=synthesis_steps),
     )
 
 

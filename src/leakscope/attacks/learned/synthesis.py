@@ -1,4 +1,4 @@
-"""Images from nothing but the model: what its BatchNorm statistics and classes say of its training data."""
+"""Images for who has none: what the model's BatchNorm statistics and classes say of its training data; dead leaves."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from leakscope.attacks.decoders import pink
+from leakscope.attacks.learned.leaves import dead_leaves
 from leakscope.attacks.optimisation import Optimisation
 from leakscope.attacks.recipes._statistics import OWN
 from leakscope.attacks.recipes.deepinversion import deepinversion
@@ -26,23 +27,30 @@ __all__ = ["Synthesis"]
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Synthesis:
-    """``count`` images by DeepInversion on the model's own statistics (Yin et al. 2020), ``batch`` at a time.
+    """``count`` images by DeepInversion on the model's own statistics (Yin et al. 2020), and ``leaves`` drawn ones.
 
     Statistics weigh more than in that paper (``bn``), and pictures are searched by frequency from 1/f noise: pixel by
     pixel from white noise they stay as rough as it. Labels are drawn evenly. A model without trained BatchNorm
-    statistics is refused: it says nothing about images.
+    statistics says nothing about images: with a ``count`` it is refused, dead leaves alone need none of it.
     """
 
     count: int
+    leaves: int = 0
     batch: int = 64
     steps: int = 100
     lr: float = 0.1
     bn: float = 1.0
 
     def __post_init__(self) -> None:
-        for name, value in (("count", self.count), ("batch", self.batch), ("steps", self.steps)):
-            if value < 1:
-                raise BadInput(f"{name} of the synthesis is {value}; it must be at least 1.")
+        for name, value, least in (
+            ("count", self.count, 0),
+            ("leaves", self.leaves, 0),
+            ("count and leaves together", self.count + self.leaves, 1),
+            ("batch", self.batch, 1),
+            ("steps", self.steps, 1),
+        ):
+            if value < least:
+                raise BadInput(f"{name} of the synthesis is {value}; it must be at least {least}.")
 
     def __call__(
         self,
@@ -55,14 +63,18 @@ class Synthesis:
         """The images, with the labels they were made for; after ``seconds`` no further batch of them is begun."""
         began = time.monotonic()
         images: list[Tensor] = []
-        labels: list[Tensor] = []
         rounds = -(-self.count // self.batch)
-        for number in range(rounds):
-            if number and seconds is not None and time.monotonic() - began >= seconds:
+        for number in range(-(-self.leaves // self.batch)):
+            if number and _late(began, seconds):
                 break
-            wanted = torch.randint(
-                model.input.num_classes, (self.batch,), generator=fork(generator, f"labels/{number}")
-            )
+            several = min(self.batch, self.leaves - number * self.batch)
+            images.append(dead_leaves(several, model.input.shape, generator=fork(generator, f"leaves/{number}")))
+        labels = [self._labels(model, len(part), fork(generator, f"leaves/labels/{n}")) for n, part in enumerate(images)]
+        for number in range(rounds):
+            if number and _late(began, seconds):
+                break
+            several = min(self.batch, self.count - number * self.batch)
+            wanted = self._labels(model, self.batch, fork(generator, f"labels/{number}"))
             seen = Observation(
                 signal={},
                 model=model,
@@ -75,9 +87,16 @@ class Synthesis:
             assert isinstance(made, Optimisation)
             made = replace(made, decode=pink, stop=replace(made.stop, seconds=seconds))
             found = made(seen, generator=fork(generator, f"images/{number}"), callback=_part(callback, number, rounds))
-            images.append(found.images)
-            labels.append(wanted)
-        return Batch(images=torch.cat(images)[: self.count].cpu(), labels=torch.cat(labels)[: self.count])
+            images.append(found.images[:several].cpu())
+            labels.append(wanted[:several])
+        return Batch(images=torch.cat(images), labels=torch.cat(labels))
+
+    def _labels(self, model: VisionModel, count: int, generator: torch.Generator) -> Tensor:
+        return torch.randint(model.input.num_classes, (count,), generator=generator)
+
+
+def _late(began: float, seconds: float | None) -> bool:
+    return seconds is not None and time.monotonic() - began >= seconds
 
 
 def _part(callback: Callback | None, number: int, rounds: int) -> Callback | None:

@@ -30,7 +30,7 @@ def difficulty(setup: Setup) -> Iterator[Point]:
         inputs = subject.model.normalise(setup.batch.images.to(subject.model.dtype))
         for tenths in range(11):
             start = ControlledStart(images=inputs, noise=tenths / 10, seed=setup.seed)
-            pixels = subject.model.denormalise(start(tuple(inputs.shape), torch.Generator())).clamp(0, 1)
+            pixels = subject.model.denormalise(start.drawn(torch.Generator())).clamp(0, 1)
             before = float(METRICS["ssim"].value(pixels, setup.batch.images).mean())
 
             def moved(case: Case, record: Record, folder: Path, before: float = before) -> Mapping[str, float]:
