@@ -18,7 +18,7 @@ _SMALL = 64
 
 
 def dead_leaves(count: int, shape: tuple[int, int, int], *, generator: torch.Generator) -> Tensor:
-    """``count`` images of ``shape`` in [0, 1]: ellipses and boxes that lie over one another, lit, blurred, with 1/f grain.
+    """``count`` images of ``shape`` in [0, 1]: ellipses and boxes that lie over one another, lit, blurred, with grain.
 
     Occlusion is what gives photographs their statistics (Lee, Mumford and Huang 2001), and networks learn from such
     pictures what carries over to photographs (Baradad et al. 2021).
@@ -50,7 +50,8 @@ def dead_leaves(count: int, shape: tuple[int, int, int], *, generator: torch.Gen
         lit = colour() + (0.3 * normal(1, 1) * u / side)[:, None]
         images = torch.where((far < radius)[:, None], lit.clamp(0, 1), images)
     shade = F.interpolate(normal(1, 4, 4), size=(height, width), mode="bicubic") * 0.15 * uniform(1, 1, 1)
-    images = _blurred(F.avg_pool2d(images, finer) + shade, max(height, width) / 27 * uniform(1, 1, 1) * uniform(1, 1, 1))
+    out_of_focus = max(height, width) / 27 * uniform(1, 1, 1) * uniform(1, 1, 1)
+    images = _blurred(F.avg_pool2d(images, finer) + shade, out_of_focus)
     grain = Pink(shape=(count, *shape))(normal(*shape))
     return (images + 0.1 * uniform(1, 1, 1).square() * grain).clamp(0, 1)
 

@@ -63,33 +63,38 @@ class Synthesis:
         """The images, with the labels they were made for; after ``seconds`` no further batch of them is begun."""
         began = time.monotonic()
         images: list[Tensor] = []
-        rounds = -(-self.count // self.batch)
-        for number in range(-(-self.leaves // self.batch)):
+        labels: list[Tensor] = []
+        for number, several in enumerate(self._sizes(self.leaves)):
             if number and _late(began, seconds):
                 break
-            several = min(self.batch, self.leaves - number * self.batch)
-            images.append(dead_leaves(several, model.input.shape, generator=fork(generator, f"leaves/{number}")))
-        labels = [self._labels(model, len(part), fork(generator, f"leaves/labels/{n}")) for n, part in enumerate(images)]
-        for number in range(rounds):
+            draw = fork(generator, f"leaves/{number}")
+            images.append(dead_leaves(several, model.input.shape, generator=draw))
+            labels.append(self._labels(model, several, draw))
+        rounds = self._sizes(self.count)
+        for number, several in enumerate(rounds):
             if number and _late(began, seconds):
                 break
-            several = min(self.batch, self.count - number * self.batch)
-            wanted = self._labels(model, self.batch, fork(generator, f"labels/{number}"))
+            wanted = self._labels(model, several, fork(generator, f"labels/{number}"))
             seen = Observation(
                 signal={},
                 model=model,
                 protocol=FedSGD(),
-                input=replace(model.input, batch_size=self.batch),
+                input=replace(model.input, batch_size=several),
                 threat=WITH_LABELS,
                 labels=wanted,
             )
             made = deepinversion(steps=self.steps, lr=self.lr, bn=self.bn, network=OWN)
             assert isinstance(made, Optimisation)
             made = replace(made, decode=pink, stop=replace(made.stop, seconds=seconds))
-            found = made(seen, generator=fork(generator, f"images/{number}"), callback=_part(callback, number, rounds))
-            images.append(found.images[:several].cpu())
-            labels.append(wanted[:several])
+            told = _part(callback, number, len(rounds))
+            found = made(seen, generator=fork(generator, f"images/{number}"), callback=told)
+            images.append(found.images.cpu())
+            labels.append(wanted)
         return Batch(images=torch.cat(images), labels=torch.cat(labels))
+
+    def _sizes(self, total: int) -> list[int]:
+        """How many images each batch has."""
+        return [min(self.batch, total - done) for done in range(0, total, self.batch)]
 
     def _labels(self, model: VisionModel, count: int, generator: torch.Generator) -> Tensor:
         return torch.randint(model.input.num_classes, (count,), generator=generator)
