@@ -91,11 +91,35 @@ def test_only_exact_statistics_vanish_at_the_truth():
     assert at(seen, BatchStatistics(statistics="exact"), images.flip(1)) > 0.1
 
 
+def test_relative_statistics_count_every_layer_alike():
+    model, batch = resnet(), batch_of(4)
+    seen, other = seen_of(model, batch), batch.images.double().flip(1)
+    term = BatchStatistics(statistics="exact", relative=True)
+    assert at(seen, term, batch.images.double()) < 1e-8
+    here, there = truth(model, batch), truth(model, ls.Batch(images=other, labels=batch.labels))
+    wanted = 0.0
+    for name, (mean, variance) in here.items():
+        unit = variance.clamp_min(1e-3 * variance.mean())
+        wanted += float(((there[name][0] - mean) / unit.sqrt()).square().mean().sqrt())
+        wanted += float(((there[name][1] - variance) / unit).square().mean().sqrt())
+    assert at(seen, term, other) == pytest.approx(wanted, rel=1e-6)
+    # A layer ten times as large says a hundred times as much of its variance, and in its own units the same.
+    before = [at(seen, BatchStatistics(statistics="exact", relative=r), other) for r in (False, True)]
+    with torch.no_grad():
+        model.module.conv1.weight.mul_(10)  # its own norm takes the factor out again
+    seen = seen_of(model, batch)
+    after = [at(seen, BatchStatistics(statistics="exact", relative=r), other) for r in (False, True)]
+    assert after[0] > 2 * before[0]
+    assert after[1] == pytest.approx(before[1], rel=1e-3)
+
+
+@pytest.mark.parametrize("relative", [False, True])
 @pytest.mark.parametrize("source", ["exact", "proxy"])
-def test_the_fast_gradient_agrees(source):
+def test_the_fast_gradient_agrees(source, relative):
     model = resnet()
     seen = seen_of(model, batch_of(2), threat=ls.threats.WITH_PUBLIC_DATA, public=batch_of(4))
-    attack = ls.Optimisation(terms=(Weighted(term=BatchStatistics(statistics=source, candidates=2, keep=1)),), steps=1)
+    term = BatchStatistics(statistics=source, candidates=2, keep=1, relative=relative)
+    attack = ls.Optimisation(terms=(Weighted(term=term),), steps=1)
     problem, member = Problem.of(seen, attack.terms), Member(0, attack, seen, seeded())
     _, slow = exact(problem, member.leaves, member.candidate, 0.0)
     _, quick = fast(problem, member.leaves, member.candidate, 0.0)

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 import leakscope as ls
-from leakscope.attacks.parts import Filter, median
+from leakscope.attacks.decoders import pink
+from leakscope.attacks.parts import EvenGrey, Filter, median
 from leakscope.attacks.terms import BatchStatistics, Candidate, Evaluation, Match
 from leakscope.functional.distances import squared_l2
 from leakscope.functional.filters import median_filter
@@ -48,6 +49,19 @@ def test_the_published_constants():
     assert ls.attack("huang").terms[2].term == BatchStatistics(statistics="running")
 
 
+def test_the_recipe_for_train_mode_is_the_studys_with_three_changes():
+    made, study = ls.attack("train-mode"), ls.attack("feasibility")
+    assert made.decode is pink
+    assert made.init == EvenGrey()
+    assert made.terms[2].term == BatchStatistics(statistics="auto", relative=True)
+    assert [made.terms[0], made.schedule, made.transforms, made.project] == [
+        study.terms[0],
+        study.schedule,
+        study.transforms,
+        study.project,
+    ]
+
+
 def test_every_option_changes_the_result(seen):
     plain = images(seen, bn=1.0)
     assert plain.evidence["statistics"] == "exact"
@@ -58,6 +72,7 @@ def test_every_option_changes_the_result(seen):
         "largest": {"largest": 2},
         "median": {"median_every": 2},
         "weight": {"bn": 0.1},
+        "relative": {"relative": True},
     }.items():
         came = images(seen, **{"bn": 1.0, **options})
         assert came.evidence["statistics"] == options.get("statistics", "exact")

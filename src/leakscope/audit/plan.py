@@ -57,11 +57,17 @@ def ladder(client: dict[str, Any], top: str = "tuned", *, public: bool = False) 
     """
     rungs = [Rung(name=name, attack=name, options={}, height=0) for name in closed_forms()]
     rungs.append(Rung(name="token-separation", attack="token-separation", options={}, height=1))
-    local = str(client.get("type", "fedsgd")) == "fedavg"
-    for name in ("delta-as-gradient", "data-leakage-fl") if local else ("inverting-gradients",):
-        rungs.append(Rung(name=name, attack=name, options={"steps": 500}, height=2))
+    kind = str(client.get("type", "fedsgd"))
+    if kind == "fedavg":
+        short: dict[str, dict[str, Any]] = {"delta-as-gradient": {}, "data-leakage-fl": {}}
+    elif kind == "fedsgd" and client.get("mode") == "train":
+        short = {"train-mode": {}}
+    else:
+        short = {"inverting-gradients": {"search": "frequency"}}  # a picture comes in a third of the steps
+    for name, options in short.items():
+        rungs.append(Rung(name=name, attack=name, options={"steps": 500, **options}, height=2))
     if public:
-        learned = "dci" if str(client.get("type", "fedsgd")) == "split" else "git-coarse"
+        learned = "dci" if kind == "split" else "git-coarse"
         rungs.append(Rung(name="learned", attack=learned, options={}, height=2))
     rungs.append(Rung(name="tuned", attack="tuned", options={}, height=3))
     return [rung for rung in rungs if rung.height <= _TOPS[top]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Final, Literal, final
 
 import torch
 from torch import Tensor
@@ -47,10 +47,14 @@ class BatchStatistics:
     ``keep`` best of ``candidates`` public batches, over norms of every kind; ``"running"``, the model's own;
     ``"auto"``, the first of exact, proxy and running that can be had here, and if none can, nothing (it warns).
     ``approximate``: whether ``"exact"`` may take the weighted mean of several local steps for the batch's.
+    ``relative``: in units of the target's own deviation, ‖(μ − μ*)/σ*‖₂/√C + ‖(σ² − σ²*)/σ*²‖₂/√C over C statistics, so
+    that every layer counts alike. As published, a layer counts by its size, which on networks whose activations grow
+    with depth leaves the last ones alone.
     """
 
     statistics: Source = "auto"
     approximate: bool = False
+    relative: bool = False
     candidates: int = 16
     keep: int = 4
     seed: int = 0
@@ -70,12 +74,13 @@ class BatchStatistics:
     def bind(self, observation: Observation) -> Bound:
         source = chosen_source(observation, self.statistics)
         if source == "exact":
-            return _towards(observation, find.exact(observation, approximate=self.approximate))
+            found = find.exact(observation, approximate=self.approximate)
+            return _towards(observation, found, relative=self.relative)
         if source == "proxy":
             found = find.proxy(observation, candidates=self.candidates, keep=self.keep, seed=self.seed)
-            return _towards(observation, found)
+            return _towards(observation, found, relative=self.relative)
         if source == "running":
-            return _towards(observation, find.running(observation))
+            return _towards(observation, find.running(observation), relative=self.relative)
         log.warning("No normalisation statistics can be had of %s here: none are matched.", observation.model.name)
         return _towards(observation, {})
 
@@ -100,14 +105,26 @@ def chosen_source(observation: Observation, wanted: Source) -> Literal["running"
     return "running"
 
 
-def _towards(observation: Observation, targets: find.Targets) -> Bound:
+_LEAST: Final = 1e-3
+"""A channel that hardly varies has at least this share of its layer's mean variance for a unit."""
+
+
+def _towards(observation: Observation, targets: find.Targets, *, relative: bool = False) -> Bound:
     layers = dict(observation.model.named_modules())
+    units = {name: _units(variance) if relative else (1.0, 1.0) for name, (_, variance) in targets.items()}
 
     def mismatch(candidate: Candidate, evaluation: Evaluation) -> Tensor:
         total = torch.zeros((), dtype=candidate.inputs.dtype, device=candidate.inputs.device)
         for name, (mean, variance) in targets.items():
             centre, spread = moments(layers[name], evaluation.activations[name])
-            total = total + (centre - mean).norm() + (spread - variance).norm()
+            by_deviation, by_variance = units[name]
+            total = total + ((centre - mean) / by_deviation).norm() + ((spread - variance) / by_variance).norm()
         return total
 
     return mismatch
+
+
+def _units(variance: Tensor) -> tuple[Tensor, Tensor]:
+    """√C·σ* and √C·σ*², with a floor, for a layer's C statistics: what its means and its variances are divided by."""
+    floored = variance.clamp_min(_LEAST * float(variance.mean()) + 1e-12)
+    return (variance.numel() * floored).sqrt(), variance.numel() ** 0.5 * floored

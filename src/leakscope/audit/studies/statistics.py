@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from leakscope.attacks.configure import configured
+from leakscope.attacks.configure import configured, options_of
 from leakscope.audit.images import pieces
 from leakscope.audit.study import Conclusion, Point, Setup, register_study
 from leakscope.audit.study_models import subjects
@@ -64,24 +64,25 @@ def statistics(setup: Setup) -> Iterator[Point]:
     attack of Huang et al., ``proxy`` needs public images. The conclusions hold means over images and seeds, and by
     how much a target beats running statistics on the same images and seeds, with the standard error.
     """
-    if setup.attack not in ("feasibility", "huang"):
-        raise BadInput(f"This study compares the targets of 'feasibility'; it has no use for '{setup.attack}'.")
+    name = "feasibility" if setup.attack == "huang" else setup.attack
+    if "statistics" not in options_of(name):
+        raise BadInput(f"This study compares targets of statistics, as 'feasibility' has; '{setup.attack}' has none.")
     if not isinstance(setup.client, FedSGD):
         raise BadInput("This study is for clients that send one gradient (FedSGD).")
     client = replace(setup.client, mode="train", share_buffers=True)
     threat = setup.threat.plus(Knows.BN_STATS)
     for subject in subjects(setup):
         for source in SOURCES:
-            attack = configured("feasibility", {**setup.options, "statistics": source})
+            attack = configured(name, {**setup.options, "statistics": source})
             for index, batch in enumerate(pieces(setup.batch, 1)):
                 for seed in range(setup.seed, setup.seed + SEEDS):
-                    name = " ".join((str(index + 1), *batch.names))  # files of several folders may share a name
+                    image = " ".join((str(index + 1), *batch.names))  # files of several folders may share a name
                     case = setup.case(
                         model=subject.model,
                         batch=batch,
                         client=client,
                         threat=threat,
-                        attack_name="feasibility",
+                        attack_name=name,
                         attack=attack,
                         stream=f"batch/{index}",
                         seed=seed,
@@ -90,5 +91,5 @@ def statistics(setup: Setup) -> Iterator[Point]:
                         at={"model": subject.label, "statistics": source},
                         run=f"image-{index}_seed-{seed}",
                         case=case,
-                        extra={"image": name, "seed": seed, **subject.extra},
+                        extra={"image": image, "seed": seed, **subject.extra},
                     )
