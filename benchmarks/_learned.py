@@ -54,7 +54,7 @@ def scores(images: Tensor, truth: ls.Batch) -> dict[str, float]:
 
 
 def say(what: str, found: Mapping[str, float], more: str = "") -> None:
-    means = f"MSE {found['mse']:.5f}  PSNR {found['psnr']:6.2f}  SSIM {found['ssim']:.3f}  LPIPS {found['lpips']:.3f}"
+    means = f"MSE {found['mse']:.5f}  PSNR {found['psnr']:6.2f}  SSIM {found['ssim']:.3f}  LPIPS {found['lpips']:.4f}"
     print(f"{what:<34} {means}  {more}", flush=True)
 
 

@@ -1,12 +1,13 @@
 """Split features: divide-and-conquer inversion by cut, its references, and images of 224 px.
 
     python benchmarks/learned_features.py cuts --data cifar10.zip --weights cifar10-resnet20.safetensors
-        [--cuts relu,layer1,layer2,layer3] [--pairs 10000] [--free 1024] [--picture FILE]
+        [--cuts relu,layer1,layer2,layer3] [--pairs 10000] [--free 1024] [--leaves 4096] [--picture FILE]
     python benchmarks/learned_features.py large --data imagenet-samples.zip [--cuts bn1,blocks.0] [--free 64]
     python benchmarks/learned_features.py memory [--model torchvision:resnet50] [--cuts layer2]
 
-``cuts``: a trained CIFAR-10 ResNet-20. dci on public images, dci on images made up from the model (once for all cuts),
-the single decoder for at least dci's time, and feature matching through the engine on the first test images.
+``cuts``: a trained CIFAR-10 ResNet-20. dci on public images, dci on images made up from the model and dead leaves (once
+for all cuts), the single decoder for at least dci's time, and feature matching through the engine on the first test
+images. ``--only data-free`` leaves out all but the fits on made-up images.
 ``large``: EfficientNet-Lite0 with its ImageNet weights at 224 px; the picture is of bundled photographs.
 ``memory``: a few steps of dci on an untrained model at 224 px.
 One thread; times are CPU times; scores are means over test images, which no fit has seen.
@@ -65,14 +66,15 @@ def judged(inverter: Inverter, cut: str, model: ls.VisionModel, test: ls.Batch, 
     return torch.cat(made)
 
 
-def invented(model: ls.VisionModel, count: int, steps: int, batch: int) -> ls.Batch:
-    """Images made up from the model; those of an earlier call are taken from disk."""
-    kept = Path(f"out/learned/made-up-{model.name.partition(':')[2]}-{count}-{steps}.safetensors")
+def invented(model: ls.VisionModel, count: int, leaves: int, steps: int, batch: int) -> ls.Batch:
+    """Images made up from the model, and dead leaves; those of an earlier call are taken from disk."""
+    kept = Path(f"out/learned/made-up-{model.name.partition(':')[2]}-{count}-{leaves}-{steps}.safetensors")
     if kept.exists():
         return ls.Batch(**load_file(kept))
     began = time.process_time()
-    made = Synthesis(count=count, steps=steps, batch=batch)(model, generator=seeded(4))
-    print(f"{count} images made up in {time.process_time() - began:.0f} s ({steps} steps)", flush=True)
+    made = Synthesis(count=count, leaves=leaves, steps=steps, batch=batch)(model, generator=seeded(4))
+    took = time.process_time() - began
+    print(f"{count} images made up ({steps} steps) and {leaves} leaves drawn in {took:.0f} s", flush=True)
     kept.parent.mkdir(parents=True, exist_ok=True)
     save_file({"images": made.images, "labels": made.labels}, kept)
     return made
@@ -86,6 +88,8 @@ def cuts(options: argparse.Namespace) -> None:
     shown: dict[str, dict[str, Tensor]] = {}
     for cut in options.cuts.split(","):
         rows = shown.setdefault(cut, {"originals": few.images})
+        if options.only == "data-free":
+            continue
         _, made, minutes = fit(public, cut, model, test, "dci", steps=options.steps)
         rows["dci"] = made[: len(few)]
         single = within("decoder", 1.15 * minutes, public, model, ls.Split(cut=cut), few=60)
@@ -94,8 +98,8 @@ def cuts(options: argparse.Namespace) -> None:
         rows["matching"] = matched(
             "inverting-gradients", model, few, options.matching, protocol=ls.Split(cut=cut), tv=options.tv
         )
-    if options.free:
-        free = invented(model, options.free, options.synthesis_steps, 32)
+    if options.free + options.leaves:
+        free = invented(model, options.free, options.leaves, options.synthesis_steps, 32)
         for cut, rows in shown.items():
             _, made, _ = fit(free, cut, model, test, "dci, data-free", steps=options.steps)
             rows["data-free"] = made[: len(few)]
@@ -124,12 +128,13 @@ def large(options: argparse.Namespace) -> None:
     public = ls.Batch(images=everything.images[options.images :], labels=everything.labels[options.images :])
     say("mean image", scores(public.images.mean(0).expand_as(test.images), test))
     photographs = ls.bundled_batch(PHOTOGRAPHS, size=224)
-    free = invented(model, options.free, options.synthesis_steps, 8) if options.free else None
+    wanted = options.free + options.leaves
+    free = invented(model, options.free, options.leaves, options.synthesis_steps, 8) if wanted else None
     shown: dict[str, dict[str, Tensor]] = {}
     for cut in options.cuts.split(","):
         rows = shown.setdefault(cut, {"originals": photographs.images})
         for label, images in (("dci", public), ("data-free", free)):
-            if images is not None:
+            if images is not None and options.only in (None, label):
                 inverter, _, _ = fit(images, cut, model, test, label, steps=options.steps, batch=4)
                 rows[label] = judged(inverter, cut, model, photographs, f"{label}, {len(photographs)} photographs")
         print(f"peak {peak():.1f} GiB", flush=True)
@@ -165,6 +170,8 @@ def main() -> None:
     parser.add_argument("--tv", type=float, default=1e-2, help="total variation of feature matching")
     parser.add_argument("--cuts", default="relu,layer1,layer2,layer3")
     parser.add_argument("--free", type=int, default=0, help="images to make up, for the data-free fits")
+    parser.add_argument("--leaves", type=int, default=0, help="dead leaves to draw, for the data-free fits")
+    parser.add_argument("--only", choices=["data-free"], help="leave out everything else")
     parser.add_argument("--synthesis-steps", type=int, default=200)
     parser.add_argument("--picture", type=Path)
     parser.add_argument("--threads", type=int, default=1)
