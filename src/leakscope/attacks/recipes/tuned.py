@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import final
+from typing import cast, final
 
 import torch
 
+from leakscope.attacks.decoders import SEARCHES, Search
 from leakscope.attacks.explain import matching_loss
+from leakscope.attacks.optimisation import Optimisation
 from leakscope.attacks.recipes.inverting_gradients import inverting_gradients
 from leakscope.attacks.registry import Leaky, register_attack
 from leakscope.errors import BadInput
@@ -21,10 +23,12 @@ __all__ = ["Tuned"]
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tuned:
-    """``trials`` short runs that share ``steps`` steps, each with its own learning rate and weight of total variation;
-    then ``steps`` more with those that explain the signal best. Nothing but the observation takes part in the choice.
+    """``trials`` short runs that share ``steps`` steps, each with its own learning rate, weight of total variation and
+    space to search; then ``steps`` more with those that explain the signal best. Nothing but the observation takes part
+    in the choice.
 
-    The first trial has the recipe's own settings. ``leakscope tune`` searches harder (Optuna, many machines).
+    The first trial has the recipe's own settings, the second the same by frequency. ``leakscope tune`` searches harder
+    (Optuna, many machines).
     """
 
     steps: int
@@ -41,30 +45,36 @@ class Tuned:
         judge = matching_loss(observation, inverting_gradients())
         trials = min(self.trials, self.steps)
         each = self.steps // trials
-        found: list[tuple[float, float, float]] = []
+        found: list[tuple[float, float, float, Search]] = []
         for trial in range(trials):
-            lr, tv = self._settings(fork(generator, f"trial/{trial}/settings"), first=trial == 0)
-            came = inverting_gradients(steps=each, lr=lr, tv=tv)(
+            lr, tv, search = self._settings(fork(generator, f"trial/{trial}/settings"), trial)
+            came = _attack(each, lr, tv, search)(
                 observation,
                 generator=fork(generator, f"trial/{trial}"),
                 callback=_shifted(callback, trial * each, 2 * self.steps),
             )
             value = judge(came.images, came.labels)
-            found.append((value if math.isfinite(value) else math.inf, lr, tv))
-        value, lr, tv = min(found)
-        last = inverting_gradients(steps=self.steps, lr=lr, tv=tv)(
+            found.append((value if math.isfinite(value) else math.inf, lr, tv, search))
+        value, lr, tv, search = min(found)
+        last = _attack(self.steps, lr, tv, search)(
             observation,
             generator=fork(generator, "last"),
             callback=_shifted(callback, self.steps, 2 * self.steps),
         )
-        evidence = {**last.evidence, "trials": [list(row) for row in found], "lr": lr, "tv": tv, "chosen_at": value}
+        chosen = {"lr": lr, "tv": tv, "search": search, "chosen_at": value}
+        evidence = {**last.evidence, "trials": [list(row) for row in found], **chosen}
         return replace(last, evidence=evidence, steps=trials * each + last.steps)
 
-    def _settings(self, generator: torch.Generator, *, first: bool) -> tuple[float, float]:
-        if first:
-            return 0.1, 1e-2
-        lr, tv = torch.rand(2, generator=generator, dtype=torch.float64).tolist()
-        return 10 ** (-2 + 2 * lr), 10 ** (-6 + 5 * tv)
+    def _settings(self, generator: torch.Generator, trial: int) -> tuple[float, float, Search]:
+        if trial < 2:
+            return 0.1, 1e-2, "frequency" if trial else "pixels"
+        lr, tv, where = torch.rand(3, generator=generator, dtype=torch.float64).tolist()
+        return 10 ** (-2 + 2 * lr), 10 ** (-6 + 5 * tv), "frequency" if where < 0.5 else "pixels"
+
+
+def _attack(steps: int, lr: float, tv: float, search: Search) -> Optimisation:
+    made = cast(Optimisation, inverting_gradients(steps=steps, lr=lr, tv=tv))
+    return replace(made, decode=SEARCHES[search])
 
 
 def _shifted(callback: Callback | None, offset: int, total: int) -> Callback | None:
@@ -88,5 +98,5 @@ def _shifted(callback: Callback | None, offset: int, total: int) -> Callback | N
     ),
 )
 def tuned(*, steps: int = 1000, trials: int = 8) -> Tuned:
-    """Inverting Gradients, its learning rate and total variation chosen by the loss on short runs first."""
+    """Inverting Gradients; rate, total variation and what it searches are chosen by the loss on short runs first."""
     return Tuned(steps=steps, trials=trials)
