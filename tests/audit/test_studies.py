@@ -151,8 +151,10 @@ def test_statistics_are_compared_on_the_same_images_and_seeds(tmp_path):
     gains = [value - runs["running", image, seed] for (source, image, seed), value in runs.items() if source == "exact"]
     assert found[2]["ssim gained"] == pytest.approx(sum(gains) / 6)
     assert "ssim gained" not in found[0]
-    with pytest.raises(ls.BadInput, match="no use for"):
+    with pytest.raises(ls.BadInput, match="'inverting-gradients' has none"):
         list(study.make(setup()))
+    for attack, runs in {"huang": "feasibility", "train-mode": "train-mode"}.items():
+        assert {point.case.attack_name for point in study.make(replace(batch_norm(), attack=attack))} == {runs}
 
 
 def test_architectures_have_a_closed_form_column(tmp_path):
