@@ -207,6 +207,7 @@ def test_proxy_statistics_of_every_kind_of_norm():
 
 
 def test_auto_takes_the_best_there_is(caplog):
+    caplog.set_level("INFO")
     model, batch = resnet(), batch_of(2)
     assert chosen_source(seen_of(model, batch), "auto") == "exact"
     public = {"threat": ls.threats.WITH_PUBLIC_DATA, "public": batch_of(4)}

@@ -45,7 +45,8 @@ class BatchStatistics:
 
     ``statistics``: ``"exact"``, read back from the running statistics that the client shared; ``"proxy"``, those of the
     ``keep`` best of ``candidates`` public batches, over norms of every kind; ``"running"``, the model's own;
-    ``"auto"``, the first of exact, proxy and running that can be had here, and if none can, nothing (it warns).
+    ``"auto"``, the first of exact, proxy and running that can be had here, and if none can, nothing (an
+    attack's evidence says so).
     ``approximate``: whether ``"exact"`` may take the weighted mean of several local steps for the batch's.
     ``relative``: in units of the target's own deviation, ‖(μ − μ*)/σ*‖₂/√C + ‖(σ² − σ²*)/σ*²‖₂/√C over C statistics, so
     that every layer counts alike. As published, a layer counts by its size, which on networks whose activations grow
@@ -81,7 +82,7 @@ class BatchStatistics:
             return _towards(observation, found, relative=self.relative)
         if source == "running":
             return _towards(observation, find.running(observation), relative=self.relative)
-        log.warning("No normalisation statistics can be had of %s here: none are matched.", observation.model.name)
+        log.info("No normalisation statistics can be had of %s here: none are matched.", observation.model.name)
         return _towards(observation, {})
 
 
