@@ -109,17 +109,15 @@ def attack_one(model: VisionModel, mode: str, image: str, given: argparse.Namesp
     )
     # In inference mode none: the running statistics of seven photographs say nothing of another.
     options = {"steps": given.steps, "tv": given.tv, "lr": given.lr, "bn": given.bn if mode == "train" else 0.0}
-    if given.search == "frequency":
-        attack = ls.attack("train-mode", **options)
-    else:
-        attack = replace(ls.attack("feasibility", **options), init=middle)
+    name = "train-mode" if given.search == "frequency" else "feasibility"
+    attack = ls.attack(name, **options)
     case = Case(
         model=model,
         batch=batch,
         client=ls.FedSGD(mode=mode, share_buffers=mode == "train"),
         threat=ls.threats.WITH_STATISTICS,
-        attack_name="train-mode" if given.search == "frequency" else "feasibility",
-        attack=attack,
+        attack_name=name,
+        attack=attack if given.search == "frequency" else replace(attack, init=middle),
         control=control,
     )
     folder = given.out / f"{model.name.partition(':')[2]}-{mode}-{image}{'-control' if control else ''}"

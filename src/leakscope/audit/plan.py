@@ -63,7 +63,7 @@ def ladder(client: dict[str, Any], top: str = "tuned", *, public: bool = False) 
     elif kind == "fedsgd" and client.get("mode") == "train":
         short = {"train-mode": {}}
     else:
-        short = {"inverting-gradients": {"search": "frequency"}}  # a picture comes in a third of the steps
+        short = {"inverting-gradients": {"search": "frequency"}}  # a picture comes in fewer steps
     for name, options in short.items():
         rungs.append(Rung(name=name, attack=name, options={"steps": 500, **options}, height=2))
     if public:

@@ -45,8 +45,8 @@ class BatchStatistics:
 
     ``statistics``: ``"exact"``, read back from the running statistics that the client shared; ``"proxy"``, those of the
     ``keep`` best of ``candidates`` public batches, over norms of every kind; ``"running"``, the model's own;
-    ``"auto"``, the first of exact, proxy and running that can be had here, and if none can, nothing (an
-    attack's evidence says so).
+    ``"auto"``, the first of exact, proxy and running that can be had here, and if none can, nothing (the
+    evidence of a run says so).
     ``approximate``: whether ``"exact"`` may take the weighted mean of several local steps for the batch's.
     ``relative``: in units of the target's own deviation, ‖(μ − μ*)/σ*‖₂/√C + ‖(σ² − σ²*)/σ*²‖₂/√C over C statistics, so
     that every layer counts alike. As published, a layer counts by its size, which on networks whose activations grow
@@ -73,17 +73,18 @@ class BatchStatistics:
         return tuple(find.norms(observation) if source == "proxy" else find.batch_norms(observation))
 
     def bind(self, observation: Observation) -> Bound:
+        return _towards(observation, self._targets(observation), relative=self.relative)
+
+    def _targets(self, observation: Observation) -> find.Targets:
         source = chosen_source(observation, self.statistics)
         if source == "exact":
-            found = find.exact(observation, approximate=self.approximate)
-            return _towards(observation, found, relative=self.relative)
+            return find.exact(observation, approximate=self.approximate)
         if source == "proxy":
-            found = find.proxy(observation, candidates=self.candidates, keep=self.keep, seed=self.seed)
-            return _towards(observation, found, relative=self.relative)
+            return find.proxy(observation, candidates=self.candidates, keep=self.keep, seed=self.seed)
         if source == "running":
-            return _towards(observation, find.running(observation), relative=self.relative)
+            return find.running(observation)
         log.info("No normalisation statistics can be had of %s here: none are matched.", observation.model.name)
-        return _towards(observation, {})
+        return {}
 
 
 def chosen_source(observation: Observation, wanted: Source) -> Literal["running", "exact", "proxy", "none"]:
